@@ -1,0 +1,115 @@
+"""The call record: a rank's counters in shared memory, written by the rank, read by its agent at any moment.
+
+One file `record-<rank>` per rank: a head (generation, step, commit, stall, pid) and a table of groups. Each collective of a
+group writes its number, name and time on entry and on completion: a hang names its culprit (the rank that never entered call
+1234 of dp_0). Writes are single aligned stores by one thread each; a reader may see a row half updated and must not mind.
+"""
+
+import mmap
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+RECORD_BYTES = 64 << 10
+_HEAD = struct.Struct("<qqqqqqqq")  # pid generation step step_began_ns steps_done commit_step stall_ns typical_step_ns
+_GROUPS_AT = 128
+_ROW = struct.Struct("<48s24sqqqq")  # group, operation, entered, completed, entered_ns, completed_ns
+MAX_GROUPS = (RECORD_BYTES - _GROUPS_AT) // _ROW.size
+
+
+def record_path(vault_dir: Path, rank: int) -> Path:
+    return vault_dir / f"record-{rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """`step`: the step in progress, -1 before the first. Times in CLOCK_MONOTONIC ns; 0 when there is none yet."""
+
+    pid: int = 0
+    generation: int = 0
+    step: int = -1
+    step_began_ns: int = 0
+    steps_done: int = 0
+    commit_step: int = -1
+    stall_ns: int = 0
+    typical_step_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCalls:
+    """`entered` and `completed` count the group's calls; `operation` is the one entered last."""
+
+    group: str
+    operation: str
+    entered: int
+    completed: int
+    entered_ns: int
+    completed_ns: int
+
+
+class CallRecord:
+    """The writer's side (one process) or, opened with `create=False`, a reader's."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        if create:
+            path.unlink(missing_ok=True)
+            with path.open("xb") as file:
+                file.truncate(RECORD_BYTES)
+            path.chmod(0o600)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), RECORD_BYTES)
+        self._rows = 0
+
+    def write_head(self, head: Head) -> None:
+        _HEAD.pack_into(
+            self._map, 0, head.pid, head.generation, head.step, head.step_began_ns, head.steps_done, head.commit_step,
+            head.stall_ns, head.typical_step_ns,
+        )  # fmt: skip
+
+    def head(self) -> Head:
+        pid, generation, step, began, done, commit, stall, typical = _HEAD.unpack_from(self._map)
+        return Head(
+            pid=pid, generation=generation, step=step, step_began_ns=began, steps_done=done, commit_step=commit,
+            stall_ns=stall, typical_step_ns=typical,
+        )  # fmt: skip
+
+    def add_group(self, name: str) -> int:
+        """Returns the row for a new group; groups beyond MAX_GROUPS share the last row."""
+        row = min(self._rows, MAX_GROUPS - 1)
+        self._rows += 1
+        _ROW.pack_into(self._map, _GROUPS_AT + row * _ROW.size, name.encode()[-48:], b"", 0, 0, 0, 0)
+        return row
+
+    def entered(self, row: int, operation: bytes, number: int) -> None:
+        at = _GROUPS_AT + row * _ROW.size
+        struct.pack_into("<24sq", self._map, at + 48, operation, number)
+        struct.pack_into("<q", self._map, at + 88, time.monotonic_ns())
+
+    def completed(self, row: int, number: int) -> None:
+        at = _GROUPS_AT + row * _ROW.size
+        struct.pack_into("<q", self._map, at + 80, number)
+        struct.pack_into("<q", self._map, at + 96, time.monotonic_ns())
+
+    def groups(self) -> list[GroupCalls]:
+        found = []
+        for row in range(MAX_GROUPS):
+            group, operation, entered, completed, entered_ns, completed_ns = _ROW.unpack_from(
+                self._map, _GROUPS_AT + row * _ROW.size
+            )
+            if not group.rstrip(b"\0"):
+                break
+            found.append(
+                GroupCalls(
+                    group=group.rstrip(b"\0").decode(errors="replace"),
+                    operation=operation.rstrip(b"\0").decode(errors="replace"),
+                    entered=entered,
+                    completed=completed,
+                    entered_ns=entered_ns,
+                    completed_ns=completed_ns,
+                )  # fmt: skip
+            )
+        return found
+
+    def close(self) -> None:
+        self._map.close()

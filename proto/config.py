@@ -1,0 +1,99 @@
+"""The job's configuration: read once at the edge, frozen, sent to every agent with Welcome."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deadpool.proto.errors import ConfigError
+from deadpool.proto.messages import NO_STEP
+
+
+class Entry(StrEnum):
+    SCRIPT = "script"  # a Python file
+    MODULE = "module"  # python -m
+    PROGRAM = "program"  # any executable (--no-python)
+
+
+class OnExhausted(StrEnum):
+    WAIT = "wait"  # no spare left: wait for a node to come back
+    ABORT = "abort"  # no spare left: end the job, exit 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """One failure to inject: `--inject KIND:TARGET@STEP`. step NO_STEP: at once."""
+
+    injection_id: int
+    kind: str
+    target: int
+    step: int = NO_STEP
+
+
+INJECTION_KINDS = ("kill-node", "kill-rank")
+
+
+def parse_injection(text: str, injection_id: int) -> Injection:
+    """Returns the injection that `KIND:TARGET@STEP` describes; ConfigError names the part that is wrong."""
+    head, at, step = text.partition("@")
+    kind, colon, target = head.partition(":")
+    if kind not in INJECTION_KINDS:
+        raise ConfigError(f"--inject {text}: unknown kind {kind!r}; known: {', '.join(INJECTION_KINDS)}")
+    if not (colon and at and target.isdecimal() and step.isdecimal()):
+        raise ConfigError(
+            f"--inject {text}: expected KIND:TARGET@STEP with numbers for TARGET and STEP, as kill-rank:3@15"
+        )
+    return Injection(injection_id=injection_id, kind=kind, target=int(target), step=int(step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """Everything that supervisor and agents need to know of a job. Seconds unless the name says otherwise."""
+
+    job_id: str
+    nnodes: int
+    nproc_per_node: int
+    spares: int = 0
+    replicas: int = 1  # copies of each unique shard on other nodes; each survives one more node lost at once
+    command: tuple[str, ...]  # script (or module, program) and its arguments
+    entry: Entry = Entry.SCRIPT
+    python: str  # interpreter for the ranks
+    start_method: str = (
+        "forkserver"  # "forkserver": fork from a process that has imported torch; "spawn": a fresh interpreter
+    )
+    log_dir: str
+    standalone: bool = True
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 3.0
+    on_exhausted: OnExhausted = OnExhausted.WAIT
+    max_restarts: int = 0  # scripts without hooks: restarts of all workers
+    max_transient: int = 3  # failures of one node's processes in the window that count as transient
+    transient_window_s: float = 3600.0
+    max_recoveries_without_progress: int = 5
+    hiccup_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
+    quiesce_timeout_s: float = (
+        30.0  # a survivor that has not left its step by then is killed and comes back from the vault
+    )
+    join_timeout_s: float = 600.0  # a joiner's construction and rehearsal
+    reform_timeout_s: float = 30.0
+    restore_timeout_s: float = 600.0
+    stop_grace_s: float = 5.0  # SIGTERM to SIGKILL
+    injections: tuple[Injection, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        return self.nnodes * self.nproc_per_node
+
+
+def to_json(config: JobConfig) -> str:
+    return json.dumps(dataclasses.asdict(config))
+
+
+def from_json(text: str) -> JobConfig:
+    """Returns the configuration that `to_json` wrote."""
+    fields = json.loads(text)
+    fields["command"] = tuple(fields["command"])
+    fields["entry"] = Entry(fields["entry"])
+    fields["on_exhausted"] = OnExhausted(fields["on_exhausted"])
+    fields["injections"] = tuple(Injection(**injection) for injection in fields["injections"])
+    return JobConfig(**fields)

@@ -1,0 +1,116 @@
+"""The one place where our dataclasses and protobuf's classes meet: both have the same names and the same fields.
+
+`encode` and `decode` work by introspection, once per class; a test checks that every message survives the round trip and that
+no field is missing on either side.
+"""
+
+import dataclasses
+import re
+import types
+import typing
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from google.protobuf.message import Message
+
+from deadpool.proto import agent_supervisor_pb2, common_pb2, messages, rank_agent_pb2, status_pb2
+from deadpool.proto.errors import ProtocolError
+
+_MODULES = (common_pb2, agent_supervisor_pb2, rank_agent_pb2, status_pb2)
+
+
+def encode_agent_message(message: messages.AgentMessage) -> agent_supervisor_pb2.AgentMessage:
+    return agent_supervisor_pb2.AgentMessage(**{_snake(type(message).__name__): encode(message)})
+
+
+def decode_agent_message(wire: agent_supervisor_pb2.AgentMessage) -> messages.AgentMessage:
+    return typing.cast(messages.AgentMessage, _decode_body(wire))
+
+
+def encode_order(order: messages.Order) -> agent_supervisor_pb2.Order:
+    return agent_supervisor_pb2.Order(**{_snake(type(order).__name__): encode(order)})
+
+
+def decode_order(wire: agent_supervisor_pb2.Order) -> messages.Order:
+    return typing.cast(messages.Order, _decode_body(wire))
+
+
+def encode_rank_message(message: messages.RankMessage) -> rank_agent_pb2.RankMessage:
+    return rank_agent_pb2.RankMessage(**{_snake(type(message).__name__): encode(message)})
+
+
+def decode_rank_message(wire: rank_agent_pb2.RankMessage) -> messages.RankMessage:
+    return typing.cast(messages.RankMessage, _decode_body(wire))
+
+
+def encode_rank_order(order: messages.RankOrder) -> rank_agent_pb2.RankOrder:
+    return rank_agent_pb2.RankOrder(**{_snake(type(order).__name__): encode(order)})
+
+
+def decode_rank_order(wire: rank_agent_pb2.RankOrder) -> messages.RankOrder:
+    return typing.cast(messages.RankOrder, _decode_body(wire))
+
+
+def encode(message: Any) -> Any:
+    """Returns the protobuf message of the same name with the dataclass's values."""
+    return _wire_class(type(message).__name__)(
+        **{
+            name: _encode_value(getattr(message, name))
+            for name in _fields(type(message))
+            if getattr(message, name) is not None
+        }
+    )
+
+
+def decode(wire: Message) -> Any:
+    """Returns the dataclass of the same name with the protobuf message's values."""
+    cls = getattr(messages, wire.DESCRIPTOR.name)
+    return cls(**{name: _decode_value(wire, name, hint) for name, hint in _fields(cls).items()})
+
+
+def to_plain(message: Any) -> Any:
+    """Returns the dataclass as dicts, lists and numbers, for JSON."""
+    return dataclasses.asdict(message)
+
+
+def _decode_body(wire: Any) -> object:
+    body = wire.WhichOneof("body")
+    if body is None:
+        raise ProtocolError(f"{wire.DESCRIPTOR.name} without a body: sent by another version of deadpool?")
+    return decode(getattr(wire, body))
+
+
+def _encode_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_encode_value(each) for each in value]
+    return encode(value) if dataclasses.is_dataclass(value) else value
+
+
+def _decode_value(wire: Any, name: str, hint: Any) -> Any:
+    value = getattr(wire, name)
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        return tuple(decode(each) if isinstance(each, Message) else each for each in value)
+    if origin is dict:
+        return dict(value)
+    if origin in (typing.Union, types.UnionType):
+        return decode(value) if wire.HasField(name) else None
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(value)
+    return decode(value) if isinstance(value, Message) else value
+
+
+@cache
+def _fields(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+@cache
+def _wire_class(name: str) -> Any:
+    return next(getattr(module, name) for module in _MODULES if hasattr(module, name))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,579 @@
+"""Every message between processes, as plain frozen dataclasses.
+
+The .proto files beside this one define the same messages under the same names and field names for the wire;
+`convert.py` is the only place where both meet. Cores, tests and the simulation use these classes only.
+
+Words: see docs/ARCHITECTURE.md. Times named `*_ns` are CLOCK_MONOTONIC nanoseconds of the machine that took them.
+A message that belongs to a generation carries it; a receiver drops what is older than its own (the fence).
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+NO_STEP = -1  # wherever a step is expected and there is none
+
+
+class SlotKind(StrEnum):
+    SNAPSHOT = "snapshot"  # a rank's own copy, on its own node
+    REPLICA = "replica"  # the unique part of a rank's snapshot, on another node
+
+
+class SourceKind(StrEnum):
+    LIVE = "live"  # the process itself holds S_k, untouched
+    VAULT = "vault"  # the rank's own snapshot, in the vault of the node where the rank now lives
+    REPLICA = "replica"  # unique part and metadata from the replica's holder, the rest from peers' snapshots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where one agent serves vault data (TCP, challenge-response)."""
+
+    node_id: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One rank's place in a generation. `holders`: the agents that keep the rank's replicas, nearest first."""
+
+    rank: int
+    local_rank: int
+    node_id: str
+    node_rank: int
+    holders: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A sealed slot as found in a vault: which state of which rank, written in which generation.
+
+    `peer_sets`: for the items that the slot's replica leaves out, the sets of ranks that hold the same bytes; the rank can
+    be restored from a replica only if each set has a member, on a live node, with a usable snapshot of the same step.
+    """
+
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+    peer_sets: tuple["RankSet", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSet:
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a rank gets S_resume_step from. `slot_generation` names the slot (two slots may hold the same step).
+
+    `endpoint`: the holder (REPLICA). `peers`: every usable snapshot of the resume step, for the replicated items.
+    """
+
+    rank: int
+    kind: SourceKind
+    slot_generation: int
+    endpoint: Endpoint | None = None
+    peers: tuple["Peer", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    rank: int
+    slot_generation: int
+    endpoint: Endpoint
+
+
+# ---------------------------------------------------------------- agent -> supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """First message of an agent's stream. `hint`: the node's index at launch, -1 when unknown. `port`: vault data (TCP)."""
+
+    node_id: str
+    hint: int
+    host: str
+    port: int
+    pid: int
+    generation: int  # the newest generation that this agent has obeyed; 0 at first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProgress:
+    """`step`: the step in progress (S_step is complete). `commit_step`: newest known commit. Stall: main-thread waits."""
+
+    rank: int
+    pid: int
+    step: int
+    commit_step: int
+    steps_done: int
+    exposed_stall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Sent every heartbeat_interval. Shares are 0..1 of this machine."""
+
+    generation: int
+    ranks: tuple[RankProgress, ...] = ()
+    cpu_share: float = 0.0
+    memory_share: float = 0.0
+    shm_free_bytes: int = 0
+    standins_ready: int = 0  # processes waiting in join() for a rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOpened:
+    """The rendezvous store of a generation listens here."""
+
+    generation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed:
+    """The node cannot do what was asked for a reason that is the user's to mend (exit code 2): no torch, vault too small."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultReport:
+    """What this node's vault can serve. Sent on Quiesce, and again after each of its ranks' RankPrepared."""
+
+    generation: int
+    slots: tuple[Slot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionDue:
+    """An injected failure is about to strike; the agent strikes when InjectionAck comes back."""
+
+    injection_id: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The agent has ended all its processes and removed its vault; its stream closes next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExited:
+    """A rank's process ended. `exit_code` as a shell would show it: 0..255, 128+signal when a signal ended it.
+
+    `signal`: its number, 0 when none. `error`: the traceback of an uncaught exception, "" when there was none.
+    `log_tail`: the last lines of its log. `finished`: the rank had been released (RankFinished and Release).
+    """
+
+    generation: int
+    rank: int
+    pid: int
+    exit_code: int
+    signal: int = 0
+    error: str = ""
+    log_tail: str = ""
+
+
+# ---------------------------------------------------------------- rank -> agent -> supervisor (forwarded as they are)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankJoined:
+    """The rank called deadpool.join(): the job has hooks."""
+
+    generation: int
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBroken:
+    """A collective failed in this rank while no order to quiesce had come. Evidence of a failure somewhere."""
+
+    generation: int
+    rank: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPrepared:
+    """The rank is out of its step, its groups are closed, and it waits for Reform.
+
+    `generation`: of the Quiesce or Assign that is answered. `live_step`: NO_STEP when the process holds no usable state
+    (a joiner after its rehearsal, or a state caught in the middle of optimizer.step). `live_generation`: the generation in
+    which that state was restored or stepped to. `commit_step`: the newest commit that the rank knows of.
+    """
+
+    generation: int
+    rank: int
+    live_generation: int
+    live_step: int
+    commit_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReformed:
+    generation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRestored:
+    """`bytes_restored`: how many bytes were copied or fetched (0 for a live state)."""
+
+    generation: int
+    rank: int
+    step: int
+    bytes_restored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailed:
+    """Reform or restore did not succeed. The process is alive and prepared for a next generation."""
+
+    generation: int
+    rank: int
+    phase: str  # "reform" | "restore"
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResumed:
+    """The first step completed after a recovery: S_step exists since `at_ns`."""
+
+    generation: int
+    rank: int
+    step: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFinished:
+    """The step loop has reached its end and S_step is committed; the rank waits for Release, however long."""
+
+    generation: int
+    rank: int
+    step: int
+
+
+# ---------------------------------------------------------------- supervisor -> agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Answer to Hello. `config_json`: JobConfig (config.py)."""
+
+    config_json: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStore:
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRanks:
+    """Start this node's ranks afresh (any that still run are killed first). `restart_count`: for TORCHELASTIC_RESTART_COUNT."""
+
+    generation: int
+    world_size: int
+    placements: tuple[Placement, ...]  # of this node only
+    store_host: str
+    store_port: int
+    master_node_count: int
+    restart_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """Keep this many stand-ins waiting in join() (sent once the job is known to have hooks)."""
+
+    standins: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiesce:
+    """Generation `generation` begins: stop using the groups of all older ones. Every rank answers with RankPrepared."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Give each of these ranks a new process on this node: a stand-in if one waits, else a fresh one.
+
+    It constructs with muted groups, rehearses, and answers with RankPrepared (live_step NO_STEP).
+    """
+
+    generation: int
+    world_size: int
+    placements: tuple[Placement, ...]
+    hint_step: int  # a plausible step number for the rehearsal
+    master_node_count: int
+    restart_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRanks:
+    """SIGKILL these ranks' processes; each is reported with RankExited as usual."""
+
+    generation: int
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reform:
+    """The plan of a recovery, for the ranks of one node. Also relayed to each rank (with its own placement and source)."""
+
+    generation: int
+    resume_step: int
+    store_host: str
+    store_port: int
+    placements: tuple[Placement, ...]
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Every rank has finished: the ranks leave the step loop."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inject:
+    """Strike when the target is in the middle of step `step` (NO_STEP: now). Targets that this node does not have are ignored."""
+
+    injection_id: int
+    kind: str  # "kill-node" | "kill-rank"
+    target: int  # rank for kill-rank; the node's launch index for kill-node
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionAck:
+    injection_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End all processes (SIGTERM, after `grace_s` SIGKILL), remove the vault, answer Stopped, exit."""
+
+    reason: str
+    grace_s: float
+
+
+# ---------------------------------------------------------------- rank <-> agent only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """First message of a rank's stream, at join(). The agent knows the process by its pid; a stand-in has no rank yet."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Before the first step: the vault space that the rank needs. Answered by Reserved."""
+
+    rank: int
+    snapshot_bytes: int  # of one slot; two are made
+    replica_bytes: int  # of one slot at each holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """`error` is "" on success, else one line with the sum needed and what is free."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """Who the process is from now on: answer to Register, at once or (stand-in) when a rank needs a process.
+
+    `environment`: torchrun's variables. `muted`: construct with muted groups and rehearse (a joiner). For the first start
+    store_host/port name the generation's store; a joiner gets them with Reform.
+    """
+
+    generation: int
+    rank: int
+    local_rank: int
+    world_size: int
+    muted: bool
+    store_host: str
+    store_port: int
+    hint_step: int
+    placement: Placement
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+AgentMessage = (
+    Hello
+    | Beat
+    | StoreOpened
+    | LaunchFailed
+    | VaultReport
+    | InjectionDue
+    | Stopped
+    | RankExited
+    | RankJoined
+    | RankBroken
+    | RankPrepared
+    | RankReformed
+    | RankRestored
+    | RankFailed
+    | RankResumed
+    | RankFinished
+)
+Order = (
+    Welcome
+    | OpenStore
+    | StartRanks
+    | WarmUp
+    | Quiesce
+    | Assign
+    | KillRanks
+    | Reform
+    | Release
+    | Inject
+    | InjectionAck
+    | Stop
+)
+RankMessage = (
+    Register
+    | Reserve
+    | LaunchFailed
+    | RankJoined
+    | RankBroken
+    | RankPrepared
+    | RankReformed
+    | RankRestored
+    | RankFailed
+    | RankResumed
+    | RankFinished
+)
+RankOrder = Role | Reserved | Quiesce | Reform | Release
+
+
+# ---------------------------------------------------------------- status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    rank: int
+    pid: int
+    step: int
+    commit_step: int
+    exposed_stall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """`role`: member | spare | lost. `beat_age_s`: seconds since the last beat."""
+
+    node_id: str
+    index: int
+    role: str
+    host: str
+    beat_age_s: float
+    cpu_share: float
+    memory_share: float
+    shm_free_bytes: int
+    standins_ready: int
+    ranks: tuple[RankStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """Seconds of each phase of one recovery; their sum is total_s. `quiesce` lasts until survivors and joiners are prepared."""
+
+    detect: float = 0.0
+    decide: float = 0.0
+    quiesce: float = 0.0
+    plan: float = 0.0
+    reform: float = 0.0
+    restore: float = 0.0
+    first_step: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRecord:
+    """One recovery as it is shown in status and summary. `failure_class`: transient | permanent ("class" in the JSON)."""
+
+    generation: int
+    cause: str
+    failure_class: str
+    node: str
+    ranks: tuple[int, ...]
+    spare: str
+    resume_step: int
+    steps_reexecuted: int
+    survivors_kept_processes: bool
+    phases_s: PhaseTimes
+    total_s: float
+    committed_steps_lost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """`phase`: assemble | start | run | recover | finish | end."""
+
+    job_id: str
+    phase: str
+    generation: int
+    step: int
+    commit_step: int
+    steps_per_s: float
+    world_size: int
+    hooked: bool
+    exposed_stall_s: float
+    nodes: tuple[NodeStatus, ...] = ()
+    recoveries: tuple[RecoveryRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusRequest:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsRequest:
+    """`follow`: keep the stream open for events to come."""
+
+    follow: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """One change as one JSON object: {"time", "event", "generation", ...}; the same line as in events.jsonl."""
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectRequest:
+    kind: str
+    target: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """`error` is "" when the request was carried out."""
+
+    error: str = ""

@@ -1,0 +1,84 @@
+"""The job's token: made at launch, kept in a 0600 file, shown on every call; over raw TCP it is proven, never sent.
+
+gRPC calls carry it as metadata (`TOKEN_KEY`). A TCP connection proves it both ways: the server sends a nonce, the client
+answers with HMAC(token, "client" + nonce) and a nonce of its own, the server with HMAC(token, "server" + that nonce).
+"""
+
+import hmac
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from deadpool.proto.errors import ConfigError, ProtocolError
+
+TOKEN_KEY = "deadpool-token"
+_NONCE_BYTES = 32
+_PROOF_BYTES = 32
+AUTH_TIMEOUT_S = 5.0
+
+
+def make_token() -> str:
+    return secrets.token_hex(32)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes the file so that no other user can read it, not even for a moment, and no reader sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+    temporary.rename(path)
+
+
+def read_private(path: Path) -> str:
+    """Returns the file's text; ConfigError when another user could read or has written it."""
+    stat = path.stat()
+    if stat.st_uid != os.getuid() or stat.st_mode & 0o077:
+        raise ConfigError(f"{path}: must belong to you and be readable by you alone (chmod 600)")
+    return path.read_text().strip()
+
+
+def token_matches(token: str, shown: str | bytes | None) -> bool:
+    shown_bytes = shown.encode() if isinstance(shown, str) else shown or b""
+    return hmac.compare_digest(token.encode(), shown_bytes)
+
+
+def _proof(token: str, side: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(token.encode(), side + nonce, "sha256")
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    """Returns `size` bytes; ProtocolError when the peer closes before."""
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ProtocolError(f"connection closed after {len(parts)} of {size} bytes")
+        parts += part
+    return bytes(parts)
+
+
+def prove_as_client(connection: socket.socket, token: str) -> None:
+    """Proves the token to the server and checks its proof; ProtocolError when it does not know the token."""
+    connection.settimeout(AUTH_TIMEOUT_S)
+    challenge, nonce = receive_exactly(connection, _NONCE_BYTES), os.urandom(_NONCE_BYTES)
+    connection.sendall(_proof(token, b"client", challenge) + nonce)
+    if not hmac.compare_digest(receive_exactly(connection, _PROOF_BYTES), _proof(token, b"server", nonce)):
+        raise ProtocolError("the server does not know the job's token")
+    connection.settimeout(None)
+
+
+def check_as_server(connection: socket.socket, token: str) -> None:
+    """Challenges the client and answers its nonce; ProtocolError when it does not know the token or takes too long."""
+    connection.settimeout(AUTH_TIMEOUT_S)
+    challenge = os.urandom(_NONCE_BYTES)
+    connection.sendall(challenge)
+    try:
+        answer = receive_exactly(connection, _PROOF_BYTES + _NONCE_BYTES)
+    except TimeoutError as error:
+        raise ProtocolError("no answer to the challenge") from error
+    if not hmac.compare_digest(answer[:_PROOF_BYTES], _proof(token, b"client", challenge)):
+        raise ProtocolError("wrong answer to the challenge")
+    connection.sendall(_proof(token, b"server", answer[_PROOF_BYTES:]))
+    connection.settimeout(None)
