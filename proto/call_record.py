@@ -107,7 +107,7 @@ class CallRecord:
                     completed=completed,
                     entered_ns=entered_ns,
                     completed_ns=completed_ns,
-                )  # fmt: skip
+                )
             )
         return found
 

@@ -40,9 +40,7 @@ def parse_injection(text: str, injection_id: int) -> Injection:
     if kind not in INJECTION_KINDS:
         raise ConfigError(f"--inject {text}: unknown kind {kind!r}; known: {', '.join(INJECTION_KINDS)}")
     if not (colon and at and target.isdecimal() and step.isdecimal()):
-        raise ConfigError(
-            f"--inject {text}: expected KIND:TARGET@STEP with numbers for TARGET and STEP, as kill-rank:3@15"
-        )
+        raise ConfigError(f"--inject {text}: expected KIND:TARGET@STEP with numbers for TARGET and STEP, as kill-rank:3@15")
     return Injection(injection_id=injection_id, kind=kind, target=int(target), step=int(step))
 
 
@@ -58,9 +56,7 @@ class JobConfig:
     command: tuple[str, ...]  # script (or module, program) and its arguments
     entry: Entry = Entry.SCRIPT
     python: str  # interpreter for the ranks
-    start_method: str = (
-        "forkserver"  # "forkserver": fork from a process that has imported torch; "spawn": a fresh interpreter
-    )
+    start_method: str = "forkserver"  # "forkserver": fork from a process that has imported torch; "spawn": a fresh interpreter
     log_dir: str
     standalone: bool = True
     heartbeat_interval_s: float = 1.0
@@ -71,9 +67,7 @@ class JobConfig:
     transient_window_s: float = 3600.0
     max_recoveries_without_progress: int = 5
     hiccup_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
-    quiesce_timeout_s: float = (
-        30.0  # a survivor that has not left its step by then is killed and comes back from the vault
-    )
+    quiesce_timeout_s: float = 30.0  # a survivor that has not left its step by then is killed and comes back from the vault
     join_timeout_s: float = 600.0  # a joiner's construction and rehearsal
     reform_timeout_s: float = 30.0
     restore_timeout_s: float = 600.0

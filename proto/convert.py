@@ -55,11 +55,7 @@ def decode_rank_order(wire: rank_agent_pb2.RankOrder) -> messages.RankOrder:
 def encode(message: Any) -> Any:
     """Returns the protobuf message of the same name with the dataclass's values."""
     return _wire_class(type(message).__name__)(
-        **{
-            name: _encode_value(getattr(message, name))
-            for name in _fields(type(message))
-            if getattr(message, name) is not None
-        }
+        **{name: _encode_value(getattr(message, name)) for name in _fields(type(message)) if getattr(message, name) is not None}
     )
 
 

@@ -435,20 +435,7 @@ AgentMessage = (
     | RankResumed
     | RankFinished
 )
-Order = (
-    Welcome
-    | OpenStore
-    | StartRanks
-    | WarmUp
-    | Quiesce
-    | Assign
-    | KillRanks
-    | Reform
-    | Release
-    | Inject
-    | InjectionAck
-    | Stop
-)
+Order = Welcome | OpenStore | StartRanks | WarmUp | Quiesce | Assign | KillRanks | Reform | Release | Inject | InjectionAck | Stop
 RankMessage = (
     Register
     | Reserve

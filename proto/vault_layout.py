@@ -93,9 +93,7 @@ class Layout:
             Item(key=key, offset=offset, nbytes=nbytes, dtype=dtype, shape=tuple(shape), peers=peers)
             for key, offset, nbytes, dtype, shape, peers in rows
         )
-        return cls(
-            items=items, peer_sets=tuple(map(tuple, peer_sets)), unique_bytes=unique_bytes, data_bytes=data_bytes
-        )
+        return cls(items=items, peer_sets=tuple(map(tuple, peer_sets)), unique_bytes=unique_bytes, data_bytes=data_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +194,7 @@ def reserve(path: Path, size_bytes: int) -> None:
         path.unlink()
         stat = os.statvfs(path.parent)
         free = stat.f_bavail * stat.f_frsize
-        raise ConfigError(
-            f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free ({error})"
-        ) from error
+        raise ConfigError(f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free ({error})") from error
     finally:
         os.close(fd)
 
@@ -233,14 +229,10 @@ class SlotFile:
     def seal(self, header: Header, tables: bytes) -> None:
         """Writes the tables and, last, the header. The data must lie at header.data_offset already."""
         if HEADER_BYTES + len(tables) > header.data_offset or header.slot_bytes > self.capacity_bytes:
-            raise SnapshotError(
-                f"{self.path.name}: {len(tables)} bytes of tables and {header.data_bytes} of data do not fit"
-            )
+            raise SnapshotError(f"{self.path.name}: {len(tables)} bytes of tables and {header.data_bytes} of data do not fit")
         self.view[HEADER_BYTES : HEADER_BYTES + len(tables)] = tables
         page = header.to_page()
-        self.view[: _FIELDS.size] = bytes(
-            [*page[:_SEALED_OFFSET], 0, 0, 0, 0, *page[_SEALED_OFFSET + 4 : _FIELDS.size]]
-        )
+        self.view[: _FIELDS.size] = bytes([*page[:_SEALED_OFFSET], 0, 0, 0, 0, *page[_SEALED_OFFSET + 4 : _FIELDS.size]])
         self.view[_SEALED_OFFSET : _SEALED_OFFSET + 4] = page[_SEALED_OFFSET : _SEALED_OFFSET + 4]
 
     def close(self) -> None:
