@@ -150,7 +150,7 @@ class Stopped(_message.Message):
     def __init__(self) -> None: ...
 
 class RankExited(_message.Message):
-    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail")
+    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail", "step", "commit_step")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +158,8 @@ class RankExited(_message.Message):
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     pid: int
@@ -165,7 +167,9 @@ class RankExited(_message.Message):
     signal: int
     error: str
     log_tail: str
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ...) -> None: ...
+    step: int
+    commit_step: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("config_json", "generation")

@@ -166,8 +166,10 @@ class Stopped:
 class RankExited:
     """A rank's process ended. `exit_code` as a shell would show it: 0..255, 128+signal when a signal ended it.
 
+    `generation`: the newest one that this process had been told of (StartRanks, Assign, Quiesce), not a later one of the node.
     `signal`: its number, 0 when none. `error`: the traceback of an uncaught exception, "" when there was none.
-    `log_tail`: the last lines of its log. `finished`: the rank had been released (RankFinished and Release).
+    `log_tail`: the last lines of its log. `step`, `commit_step`: from its call record, which outlives it: the step that was in
+    progress and the newest commit that it knew of.
     """
 
     generation: int
@@ -177,6 +179,8 @@ class RankExited:
     signal: int = 0
     error: str = ""
     log_tail: str = ""
+    step: int = NO_STEP
+    commit_step: int = NO_STEP
 
 
 # ---------------------------------------------------------------- rank -> agent -> supervisor (forwarded as they are)
@@ -466,7 +470,7 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """`role`: member | spare | lost. `beat_age_s`: seconds since the last beat."""
+    """`role`: member | spare | faulty (alive, but not trusted with ranks) | lost. `beat_age_s`: seconds since the last beat."""
 
     node_id: str
     index: int
