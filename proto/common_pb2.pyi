@@ -179,20 +179,22 @@ class Quiesce(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Reform(_message.Message):
-    __slots__ = ("generation", "resume_step", "store_host", "store_port", "placements", "sources")
+    __slots__ = ("generation", "resume_step", "store_host", "store_port", "placements", "sources", "commit_step")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     generation: int
     resume_step: int
     store_host: str
     store_port: int
     placements: _containers.RepeatedCompositeFieldContainer[Placement]
     sources: _containers.RepeatedCompositeFieldContainer[Source]
-    def __init__(self, generation: _Optional[int] = ..., resume_step: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+    commit_step: int
+    def __init__(self, generation: _Optional[int] = ..., resume_step: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., commit_step: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("generation",)

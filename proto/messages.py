@@ -66,7 +66,7 @@ class RankSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a rank gets S_resume_step from. `slot_generation` names the slot (two slots may hold the same step).
+    """Where a rank gets S_resume_step from. `slot_generation`: the generation in which that state was stepped to (any kind).
 
     `endpoint`: the holder (REPLICA). `peers`: every usable snapshot of the resume step, for the replicated items.
     """
@@ -210,7 +210,7 @@ class RankPrepared:
 
     `generation`: of the Quiesce or Assign that is answered. `live_step`: NO_STEP when the process holds no usable state
     (a joiner after its rehearsal, or a state caught in the middle of optimizer.step). `live_generation`: the generation in
-    which that state was restored or stepped to. `commit_step`: the newest commit that the rank knows of.
+    which that state was stepped to (kept when it is restored). `commit_step`: the newest commit that the rank knows of.
     """
 
     generation: int
@@ -335,10 +335,14 @@ class KillRanks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reform:
-    """The plan of a recovery, for the ranks of one node. Also relayed to each rank (with its own placement and source)."""
+    """The plan of a recovery, for the ranks of one node. Also relayed to each rank (with its own placement and source).
+
+    `commit_step`: the newest commit that any rank knows of (the slots of that state must stay until a newer commit).
+    """
 
     generation: int
     resume_step: int
+    commit_step: int = NO_STEP
     store_host: str
     store_port: int
     placements: tuple[Placement, ...]

@@ -33,7 +33,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """`keep_*`: the state that must stay readable until this one is acknowledged: the other slot is written.
+    """`keep_step`: the newest committed step: its slot stays, the other one is written (slots.slot_to_write).
 
     Data of `data_bytes` goes to `data_offset`; then `tables_bytes` of tables, then one header page (Header.as_replica).
     """
@@ -41,7 +41,6 @@ class Put:
     rank: int
     generation: int
     step: int
-    keep_generation: int
     keep_step: int
     data_offset: int
     data_bytes: int

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deadpool.proto.messages import NO_STEP, Quiesce, RankBroken, RankFailed, RankFinished, RankPrepared, Reform, Release
-from deadpool.trainer_hooks.slots import StateId
+from deadpool.proto.slots import StateId
 
 
 class Phase(StrEnum):
@@ -46,7 +46,10 @@ Action = Break | Recover | RankPrepared | RankBroken | RankFailed | RankFinished
 
 
 class Member:
-    """`generation`: the newest heard of. `running`: the one whose groups were last opened. `live`: the state in the process."""
+    """`generation`: the newest heard of. `running`: the one whose groups were last opened. `live`: the state in the process.
+
+    `commit_step`: the newest commit known; its slot must stay.
+    """
 
     def __init__(self, *, rank: int, generation: int, joiner: bool) -> None:
         self.rank = rank
@@ -55,7 +58,7 @@ class Member:
         self.phase = Phase.REHEARSE if joiner else Phase.CONSTRUCT
         self.live: StateId | None = None
         self.dirty = False  # optimizer.step has begun since the last boundary
-        self.committed: StateId | None = None  # the newest known commit: its slot must stay
+        self.commit_step = NO_STEP
 
     # ------------------------------------------------------------ orders
 
@@ -118,9 +121,9 @@ class Member:
         self.dirty = False
         return True
 
-    def commit_known(self, state: StateId) -> None:
-        if state.generation == self.running and (self.committed is None or state > self.committed):
-            self.committed = state
+    def commit_known(self, generation: int, step: int) -> None:
+        if generation == self.running:
+            self.commit_step = max(self.commit_step, step)
 
     def finished(self, step: int) -> list[Action]:
         """S_step is committed and the loop has no further step."""
@@ -144,13 +147,14 @@ class Member:
         if not in_place:
             self.live = None
 
-    def restored(self, order: Reform) -> bool:
-        """Returns whether the rank goes on at order.resume_step; False when a newer generation has begun meanwhile."""
+    def restored(self, order: Reform, state: StateId) -> bool:
+        """Returns whether the rank goes on, holding `state`; False when a newer generation has begun meanwhile."""
         if order.generation != self.generation or self.phase is not Phase.RESTORE:
             return False
         self.phase = Phase.RUN
         self.running = order.generation
-        self.live = StateId(generation=order.generation, step=order.resume_step)
+        self.live = state
+        self.commit_step = min(max(self.commit_step, order.commit_step), order.resume_step)
         return True
 
     def recovery_failed(self, order: Reform, phase: str, error: str) -> list[Action]:
@@ -167,5 +171,5 @@ class Member:
             rank=self.rank,
             live_generation=self.live.generation if self.live else 0,
             live_step=self.live.step if self.live else NO_STEP,
-            commit_step=self.committed.step if self.committed else NO_STEP,
+            commit_step=self.commit_step,
         )
