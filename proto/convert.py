@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from deadpool.proto import agent_supervisor_pb2, common_pb2, messages, rank_agent_pb2, status_pb2
 from deadpool.proto.errors import ProtocolError
 
+_FIELDS: dict[Any, dict[str, Any]] = {}
 _MODULES = (common_pb2, agent_supervisor_pb2, rank_agent_pb2, status_pb2)
 
 
@@ -97,10 +98,12 @@ def _decode_value(wire: Any, name: str, hint: Any) -> Any:
     return decode(value) if isinstance(value, Message) else value
 
 
-@cache
 def _fields(cls: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    """Returns the fields of a message class with their types; looked up once per class."""
+    if cls not in _FIELDS:
+        hints = typing.get_type_hints(cls)
+        _FIELDS[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return _FIELDS[cls]
 
 
 @cache
