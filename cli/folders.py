@@ -1,0 +1,125 @@
+"""Where a job's files live while it runs, and which jobs there are.
+
+`$XDG_RUNTIME_DIR/deadpool/<job>/` (else `/tmp/deadpool-<uid>/<job>/`), 0700: `lock` (held by the launcher as long as it lives),
+`job.json`, `token`, `endpoint.json` and the nodes' sockets. A folder whose lock is free belongs to a launcher that was killed;
+the next launcher removes it.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deadpool.proto.config import JobConfig, to_json
+from deadpool.proto.errors import ConfigError
+from deadpool.proto.secret import make_token, read_private, write_private
+
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without the final zero
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a job's supervisor listens, as `host:port`, and its pid."""
+
+    job_id: str
+    endpoint: str
+    pid: int
+
+
+def runtime_folder() -> Path:
+    """Returns the user's folder for running jobs, made if need be; ConfigError when someone else could get at it."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    usable = base and os.access(base, os.W_OK | os.X_OK)
+    folder = Path(base, "deadpool") if usable else Path(f"/tmp/deadpool-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    stat = folder.lstat()
+    if not folder.is_dir() or folder.is_symlink() or stat.st_uid != os.getuid() or stat.st_mode & 0o077:
+        raise ConfigError(f"{folder}: must be a folder of yours that only you can enter (chmod 700), or set XDG_RUNTIME_DIR")
+    return folder
+
+
+@contextmanager
+def job_folder(config: JobConfig) -> Iterator[Path]:
+    """Makes the job's folder with its lock, job.json and token, and removes it at the end.
+
+    Raises ConfigError when a job of that id runs already, or its id or path cannot be used.
+    """
+    if not _JOB_ID.fullmatch(config.job_id):
+        raise ConfigError(f"--job-id {config.job_id}: use letters, digits, '.', '_' and '-', 48 at most")
+    runtime = runtime_folder()
+    folder = runtime / config.job_id
+    longest = folder / f"node{config.nnodes + config.spares - 1}.sock"
+    if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES_MAX:
+        raise ConfigError(f"{longest}: too long for a socket's path; set XDG_RUNTIME_DIR or --job-id to something shorter")
+    with _locked(runtime / ".lock", wait=True):  # one launcher at a time makes, or removes, folders
+        remove_stale(runtime)
+        if folder.exists():
+            raise ConfigError(f"--job-id {config.job_id}: a job of that name is running; choose another or stop it first")
+        folder.mkdir(mode=0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        write_private(folder / "token", make_token())
+        write_private(folder / "job.json", to_json(config))
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+        os.close(lock)
+
+
+def remove_stale(runtime: Path) -> None:
+    """Removes the folders of launchers that were killed."""
+    for folder in runtime.iterdir():
+        if folder.is_dir() and not _is_held(folder / "lock"):
+            shutil.rmtree(folder)
+
+
+def running_jobs() -> dict[str, Path]:
+    """Returns the folder of every job that runs and whose supervisor listens."""
+    folders = sorted(runtime_folder().iterdir())
+    return {each.name: each for each in folders if (each / "endpoint.json").exists() and _is_held(each / "lock")}
+
+
+def find_job(job_id: str | None) -> Path:
+    """Returns the folder of that job, or of the only one that runs; ConfigError when there is none, or a choice."""
+    jobs = running_jobs()
+    if job_id is not None:
+        if job_id not in jobs:
+            raise ConfigError(f"no job {job_id!r} is running; running: {', '.join(jobs) or 'none'}")
+        return jobs[job_id]
+    if not jobs:
+        raise ConfigError(f"no job is running (looked in {runtime_folder()})")
+    if len(jobs) > 1:
+        raise ConfigError(f"{len(jobs)} jobs are running, choose one with --job: {', '.join(jobs)}")
+    return next(iter(jobs.values()))
+
+
+def read_endpoint(folder: Path) -> Endpoint:
+    return Endpoint(**json.loads(read_private(folder / "endpoint.json")))
+
+
+def _is_held(path: Path) -> bool:
+    """Returns whether some process holds the lock; a missing file is held by nobody."""
+    try:
+        with _locked(path, wait=False):
+            return False
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[None]:
+    fd = os.open(path, os.O_RDWR | (os.O_CREAT if wait else 0), 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,175 @@
+"""deadpool-launch: starts a training script on nodes, as torchrun does, and keeps it alive."""
+
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS, TORCHRUN_LATER
+from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
+from deadpool.proto.errors import ConfigError, DeadpoolError
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0 done, 1 the job failed, 2 usage or configuration, 128+n on signals."""
+    try:
+        return int(launch.main(list(arguments), prog_name="deadpool-launch", standalone_mode=False) or 0)
+    except click.UsageError as error:
+        say(error.format_message())
+        return 2
+    except ConfigError as error:
+        say(str(error))
+        return 2
+    except DeadpoolError as error:
+        say(str(error))
+        return 1
+    except click.Abort:
+        return 130
+
+
+def say(line: str) -> None:
+    click.echo(f"deadpool: {line}", err=True)
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    for setting in reversed(SETTINGS):
+        command = setting.option()(command)
+    for name in TORCHRUN_LATER:
+        command = click.option(f"--{name}", hidden=True)(command)
+    return command
+
+
+@click.command(context_settings=CONTEXT_SETTINGS)
+@with_settings
+@click.option(
+    "--standalone", is_flag=True, help="All nodes on this machine, each a process tree of its own (the default so far)."
+)
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
+@click.option("--no-python", is_flag=True, help="SCRIPT is a program, not a Python file.")
+@click.option("--inject", "injections", multiple=True, metavar="KIND:TARGET@STEP",
+              help="Inject a failure in the middle of a step: kill-node:NODE@STEP, kill-rank:RANK@STEP. Repeatable.")  # fmt: skip
+@click.option("--summary-json", type=click.Path(dir_okay=False, path_type=Path), help="Write a summary of the job there.")
+@click.version_option(package_name="deadpool-train")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def launch(standalone: bool, summary_json: Path | None, **options: Any) -> int:
+    """Run SCRIPT with ARGS on nodes x ranks, with spare nodes that take the place of dead ones."""
+    refuse_later(options, standalone=standalone)
+    config = job_config(options)
+    if summary_json is not None:
+        summary_json = summary_json.absolute()
+        if not os.access(summary_json.parent, os.W_OK):
+            raise ConfigError(f"--summary-json {summary_json}: cannot write to {summary_json.parent}")
+    try:
+        Path(config.log_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--log-dir {config.log_dir}: {error.strerror}") from error
+
+    from deadpool.cli.folders import job_folder  # what only a valid command line needs is imported here: errors are instant
+    from deadpool.cli.standalone import StandaloneJob
+
+    with job_folder(config) as folder:
+        say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
+        exit_code = StandaloneJob(config, folder, summary_json, say).run()
+    say(f"job {config.job_id}: {'done' if exit_code == 0 else f'ended with exit code {exit_code}'}")
+    return exit_code
+
+
+def size(config: JobConfig) -> str:
+    def count(number: int, noun: str) -> str:
+        return f"{number} {noun}" + ("s" if number != 1 else "")
+
+    spares = f", {count(config.spares, 'spare')}" if config.spares else ""
+    return f"{count(config.nnodes, 'node')} x {count(config.nproc_per_node, 'rank')}{spares}"
+
+
+def refuse_later(options: dict[str, Any], *, standalone: bool) -> None:
+    """Takes torchrun's options for several machines out; ConfigError when they are meant (--standalone overrides them)."""
+    for name in TORCHRUN_LATER:
+        if options.pop(name.replace("-", "_")) is not None and not standalone:
+            raise ConfigError(f"--{name}: jobs over several machines are not built yet; with --standalone all nodes are here")
+
+
+def job_config(options: dict[str, Any]) -> JobConfig:
+    """Returns the configuration that the command line describes; ConfigError names what cannot be used."""
+    module, no_python = options.pop("module"), options.pop("no_python")
+    if module and no_python:
+        raise ConfigError("-m and --no-python: choose one")
+    entry = Entry.MODULE if module else Entry.PROGRAM if no_python else Entry.SCRIPT
+    script, args = options.pop("script"), options.pop("args")
+    texts = options.pop("injections")
+    job_id = options.pop("job_id") or f"{short_name(script)}-{secrets.token_hex(3)}"
+    options["log_dir"] = str(Path(options["log_dir"] or Path("logs", job_id)).absolute())
+    options["on_exhausted"] = OnExhausted(options["on_exhausted"])
+    config = JobConfig(
+        **options,
+        job_id=job_id,
+        command=(resolve(script, entry), *args),
+        entry=entry,
+        python=interpreter(),
+        injections=tuple(parse_injection(text, number) for number, text in enumerate(texts, 1)),
+    )
+    check(config)
+    return config
+
+
+def check(config: JobConfig) -> None:
+    """Raises ConfigError for values that fit each by itself but not together."""
+    if config.heartbeat_timeout_s <= config.heartbeat_interval_s:
+        raise ConfigError(
+            f"--heartbeat-timeout {config.heartbeat_timeout_s:g}: must be longer than --heartbeat-interval "
+            f"({config.heartbeat_interval_s:g}), best three times as long"
+        )
+    for injection in config.injections:
+        check_target(injection, config)
+
+
+def check_target(injection: Injection, config: JobConfig) -> None:
+    nodes = config.nnodes + config.spares
+    what, count = ("node", nodes) if injection.kind == "kill-node" else ("rank", config.world_size)
+    if injection.target >= count:
+        raise ConfigError(
+            f"--inject {injection.kind}:{injection.target}@{injection.step}: there is no {what} {injection.target} "
+            f"({what}s are 0..{count - 1})"
+        )
+
+
+def resolve(script: str, entry: Entry) -> str:
+    """Returns the script's or program's absolute path (a module's name as it is)."""
+    if entry is Entry.MODULE:
+        return script
+    if entry is Entry.PROGRAM:
+        program = shutil.which(script)
+        if program is None:
+            raise ConfigError(f"program {script}: not found, or not executable")
+        return str(Path(program).absolute())
+    if not Path(script).is_file():
+        raise ConfigError(f"script {script}: no such file")
+    return str(Path(script).absolute())
+
+
+def interpreter() -> str:
+    """Returns the ranks' interpreter: $PYTHON_EXEC, as for torchrun, else this one."""
+    named = os.environ.get("PYTHON_EXEC", sys.executable)
+    python = shutil.which(named)
+    if python is None:
+        raise ConfigError(f"PYTHON_EXEC={named}: not found, or not executable")
+    return str(Path(python).absolute())
+
+
+def short_name(script: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(script).stem).strip("-_")[:24] or "job"
+
+
+if __name__ == "__main__":
+    main()

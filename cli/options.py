@@ -1,0 +1,91 @@
+"""The settings of deadpool-launch: one row for each field of JobConfig that the command line can set.
+
+Defaults are JobConfig's own. Options may be spelt with dashes or underscores, as torchrun's; those that torchrun has as well take
+their default from the same variable (PET_NNODES...).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import click
+
+from deadpool.proto.config import JobConfig, OnExhausted
+
+CONTEXT_SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+    "max_content_width": 110,
+    "allow_interspersed_args": False,
+}
+
+# Options of torchrun for jobs over several machines: known, so that the answer is not "no such option".
+TORCHRUN_LATER = (
+    "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr",
+)  # fmt: skip
+
+
+def count(text: str) -> int:
+    """Returns a number of nodes or ranks. torchrun's other spellings are known and refused in words."""
+    low, colon, high = str(text).partition(":")
+    if not low.isdecimal() or (colon and low != high):
+        later = " (ranges, 'auto', 'cpu' and 'gpu' are not built yet)" if colon or low in ("auto", "cpu", "gpu") else ""
+        raise click.BadParameter(f"{text!r} is not a number{later}.")
+    if int(low) < 1:
+        raise click.BadParameter(f"{text} is too small: at least 1.")
+    return int(low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """`default`: only for fields that JobConfig gives none. `torchrun`: torchrun has the option too."""
+
+    field: str
+    name: str
+    help: str
+    type: Any = str
+    metavar: str | None = None
+    default: Any = None
+    torchrun: bool = False
+
+    def option(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        default = next(each.default for each in dataclasses.fields(JobConfig) if each.name == self.field)
+        default = self.default if default is dataclasses.MISSING else default
+        return click.option(
+            f"--{self.name}",
+            self.field,
+            type=self.type,
+            metavar=self.metavar,
+            default=default.value if isinstance(default, Enum) else default,
+            show_default=default is not None,
+            envvar=f"PET_{self.name.replace('-', '_').upper()}" if self.torchrun else None,
+            help=self.help,
+        )
+
+
+_SECONDS: dict[str, Any] = {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"}
+_NUMBER: dict[str, Any] = {"type": click.IntRange(min=0), "metavar": "N"}
+
+SETTINGS = (
+    Setting(field="nnodes", name="nnodes", type=count, metavar="N", default=1, torchrun=True, help="Nodes that train."),
+    Setting(field="nproc_per_node", name="nproc-per-node", type=count, metavar="N", default=1, torchrun=True,
+            help="Ranks on each node."),
+    Setting(field="spares", name="spares", **_NUMBER, help="Further nodes, warm, that wait to take a dead one's place."),
+    Setting(field="replicas", name="replicas", **_NUMBER,
+            help="Copies of each unique shard on other nodes; each survives one more node lost at once."),
+    Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
+            help="A node died and no spare is left: wait for one, or end the job."),
+    Setting(field="heartbeat_interval_s", name="heartbeat-interval", **_SECONDS, help="Time between a node's signs of life."),
+    Setting(field="heartbeat_timeout_s", name="heartbeat-timeout", **_SECONDS, help="Silence after which a node is dead."),
+    Setting(field="max_restarts", name="max-restarts", **_NUMBER, torchrun=True,
+            help="Scripts without deadpool.join(): restarts of all ranks before the job fails."),
+    Setting(field="start_method", name="start-method", type=click.Choice(["forkserver", "spawn"]), torchrun=True,
+            help="Ranks are forked from a process that has imported torch, or are fresh interpreters."),
+    Setting(field="log_dir", name="log-dir", torchrun=True, metavar="DIR",
+            help="Where ranks' output and events.jsonl go.  [default: logs/JOB]"),
+    Setting(field="job_id", name="job-id", metavar="JOB", help="The job's name.  [default: the script's, with a random part]"),
+    Setting(field="stop_grace_s", name="shutdown-timeout", **_SECONDS, torchrun=True,
+            help="From SIGTERM to SIGKILL when ranks are stopped."),
+)  # fmt: skip

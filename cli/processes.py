@@ -1,0 +1,96 @@
+"""The launcher's children: the supervisor, the agents, and whatever a dead agent has left behind.
+
+The launcher is a subreaper. A live agent is one as well, so a child that the launcher has not started itself can only come from
+an agent that died: it is killed. Each such death may hand over its own children, and is seen as a death itself, so that
+nothing of a dead node survives.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def start_module(module: str, *arguments: str) -> int:
+    """Starts `python -m module` in a session of its own (a Ctrl-C is the launcher's alone) and returns its pid.
+
+    -P: a folder named torch or grpc where the user happens to stand is not imported in place of the real one.
+    """
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-m", module, *arguments],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        setsid=True,
+        setsigmask=[],
+    )
+
+
+def children() -> set[int]:
+    """Returns the pids of all children of this process, dead ones that were not reaped included."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+class Children:
+    """Started: pid -> name, until reaped. Children that were there before (left by an exec) are nobody's business."""
+
+    def __init__(self) -> None:
+        self.started: dict[int, str] = {}
+        self._earlier = children()
+
+    def start(self, name: str, module: str, *arguments: str) -> None:
+        self.started[start_module(module, *arguments)] = name
+
+    def pid(self, name: str) -> int | None:
+        """Returns the pid of the child that was started under that name, None once it is reaped."""
+        return next((pid for pid, each in self.started.items() if each == name), None)
+
+    def reap(self) -> list[tuple[str, int]]:
+        """Returns (name, exit code as a shell shows it) of every started child that has ended; kills orphans."""
+        ended: list[tuple[str, int]] = []
+        while (found := _wait_for_any()) is not None:
+            pid, exit_code = found
+            if pid in self.started:
+                ended.append((self.started.pop(pid), exit_code))
+        self.kill_orphans()
+        return ended
+
+    def signal(self, name: str, signal_number: int) -> None:
+        pid = self.pid(name)
+        if pid is not None:
+            os.kill(pid, signal_number)  # not reaped yet: the pid is still ours
+
+    def kill_orphans(self) -> bool:
+        """Kills what dead agents left; returns whether there was anything."""
+        orphans = self._orphans()
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        return bool(orphans)
+
+    def _orphans(self) -> set[int]:
+        return children() - self._earlier - self.started.keys()
+
+
+def vault_folder(job_id: str, node_id: str) -> Path:
+    return Path("/dev/shm", f"deadpool-{job_id}-{node_id}")
+
+
+def _wait_for_any() -> tuple[int, int] | None:
+    """Returns (pid, exit code as a shell shows it) of a child that has ended; None when there is none."""
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    code = os.waitstatus_to_exitcode(status) if pid else 0
+    return (pid, 128 - code if code < 0 else code) if pid else None

@@ -1,0 +1,171 @@
+"""One job on this machine: a supervisor, an agent for each node, and the launcher above them until the end.
+
+The supervisor decides how the job ends; its exit code is the job's. The launcher starts the processes, passes on the wish to
+stop, clears up after dead agents and leaves nothing behind.
+"""
+
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deadpool.cli.processes import Children, become_subreaper, vault_folder
+from deadpool.cli.progress import Progress
+from deadpool.proto.config import JobConfig
+from deadpool.proto.errors import DeadpoolError
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SUPERVISOR = "supervisor"
+_USAGE = 2  # exit code of a process whose configuration cannot be used
+_START_TIMEOUT_S = 60.0
+_MARGIN_S = 2.0  # on top of the grace that ranks get: what an agent and the supervisor need to end themselves
+_POLL_S = 0.2  # how often the events file is looked at; everything else wakes the launcher up
+
+
+class StandaloneJob:
+    """`run()` once; it returns the exit code. `say` prints a line of ours."""
+
+    def __init__(self, config: JobConfig, folder: Path, summary_json: Path | None, say: Callable[[str], None]) -> None:
+        self._config = config
+        self._folder = folder
+        self._summary_json = summary_json
+        self._say = say
+        self._progress = Progress(Path(config.log_dir) / "events.jsonl")
+        self._children = Children()
+        self._node_ids = [f"node{index}" for index in range(config.nnodes + config.spares)]
+        self._signals: list[int] = []  # in order of arrival
+        self._dead_nodes: list[str] = []  # their vaults are removed once nothing of them runs
+        self._exit_code: int | None = None  # the supervisor's, once it has ended
+        self._verdict: int | None = None  # the job's exit code, where the launcher knows better than the supervisor
+        self._wake_fd = -1
+
+    def run(self) -> int:
+        become_subreaper()
+        with self._signals_noted():
+            try:
+                self._start()
+                self._attend()
+            finally:
+                self._clear_up()
+        if self._signals:
+            return 128 + self._signals[0]
+        return self._verdict or (1 if self._exit_code is None else self._exit_code)
+
+    def _start(self) -> None:
+        """Starts the supervisor and, once it listens, the agents."""
+        arguments = ["--job-dir", str(self._folder), "--with-parent"]
+        if self._summary_json is not None:
+            arguments += ["--summary-json", str(self._summary_json)]
+        self._children.start(_SUPERVISOR, "deadpool.supervisor.main", *arguments)
+        endpoint = self._folder / "endpoint.json"
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not endpoint.exists():
+            self._wait(0.02)
+            if self._exit_code is not None or self._signals:
+                return
+            if time.monotonic() > deadline:
+                raise DeadpoolError(f"the supervisor does not listen after {_START_TIMEOUT_S:.0f} s; see {self._config.log_dir}")
+        for index, node_id in enumerate(self._node_ids):
+            self._children.start(
+                node_id, "deadpool.agent.main", "--job-dir", str(self._folder), "--node-id", node_id,
+                "--hint", str(index), "--with-parent",
+            )  # fmt: skip
+
+    def _attend(self) -> None:
+        """Returns when the supervisor has ended, was told to end and did not, or a second signal asks for an end at once."""
+        stop_by = alone_until = None
+        while self._exit_code is None and len(self._signals) < 2:
+            self._wait(_POLL_S)
+            self._report()
+            now = time.monotonic()
+            if stop_by is not None and now > stop_by:
+                return
+            if alone_until is None and not self._agents_left():
+                alone_until = now + _MARGIN_S
+            reason = self._reason_to_stop(alone=alone_until is not None and now > alone_until)
+            if reason and stop_by is None:
+                self._say(f"{reason}: stopping")
+                stop_by = now + self._config.stop_grace_s + _MARGIN_S
+                self._children.signal(_SUPERVISOR, signal.SIGTERM)
+        self._report()
+
+    def _reason_to_stop(self, *, alone: bool) -> str:
+        if self._signals:
+            return f"{signal.Signals(self._signals[0]).name} (once more: at once)"
+        if alone:
+            self._verdict = self._verdict or 1
+            return "no node is left"
+        return "a node could not start" if self._verdict else ""
+
+    def _clear_up(self) -> None:
+        """Ends every process that is left, politely first, and removes the vaults."""
+        if len(self._signals) < 2:
+            self._end(signal.SIGTERM, self._config.stop_grace_s + _MARGIN_S)
+        self._end(signal.SIGKILL, _START_TIMEOUT_S)
+        self._remove_vaults(self._node_ids)
+
+    def _end(self, signal_number: int, timeout_s: float) -> None:
+        for name in list(self._children.started.values()):
+            self._children.signal(name, signal_number)
+        deadline = time.monotonic() + timeout_s
+        while (self._children.started or self._children.kill_orphans()) and time.monotonic() < deadline:
+            if signal_number != signal.SIGKILL and len(self._signals) > 1:
+                return
+            self._wait(_POLL_S)
+
+    def _wait(self, timeout_s: float) -> None:
+        """Sleeps until a signal comes, then notes the signals and the deaths that there were."""
+        if not select.select([self._wake_fd], [], [], timeout_s)[0]:
+            return
+        numbers = os.read(self._wake_fd, 4096)
+        self._signals += [number for number in numbers if number in _STOP_SIGNALS]
+        if signal.SIGCHLD in numbers:
+            for name, exit_code in self._children.reap():
+                self._ended(name, exit_code)
+            if self._dead_nodes and not self._children.kill_orphans():
+                self._remove_vaults(self._dead_nodes)
+                self._dead_nodes.clear()
+
+    def _ended(self, name: str, exit_code: int) -> None:
+        if name != _SUPERVISOR:
+            self._dead_nodes.append(name)
+            if exit_code == _USAGE:  # it has said why
+                self._verdict = _USAGE
+            return
+        self._exit_code = exit_code
+        if exit_code > 128 and not self._signals and self._verdict is None:
+            self._say(f"the supervisor was killed ({signal.Signals(exit_code - 128).name}): the job ends")
+            self._verdict = 1
+
+    def _agents_left(self) -> bool:
+        return any(name != _SUPERVISOR for name in self._children.started.values())
+
+    def _remove_vaults(self, node_ids: list[str]) -> None:
+        for node_id in node_ids:
+            folder = vault_folder(self._config.job_id, node_id)
+            if folder.exists():
+                shutil.rmtree(folder)
+
+    def _report(self) -> None:
+        for line in self._progress.new_lines():
+            self._say(line)
+
+    @contextmanager
+    def _signals_noted(self) -> Iterator[None]:
+        """Inside, signals wake `_wait` up and do nothing else. One that was ignored (nohup) stays ignored."""
+        self._wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        noted = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN] + [signal.SIGCHLD]
+        before = {number: signal.signal(number, lambda *_: None) for number in noted}
+        previous_fd = signal.set_wakeup_fd(write_fd)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(previous_fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(self._wake_fd)
+            os.close(write_fd)
