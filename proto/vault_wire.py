@@ -44,6 +44,7 @@ class Put:
     keep_step: int
     data_offset: int
     data_bytes: int
+    tables_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
