@@ -76,14 +76,14 @@ def job_folder(config: JobConfig) -> Iterator[Path]:
 def remove_stale(runtime: Path) -> None:
     """Removes the folders of launchers that were killed."""
     for folder in runtime.iterdir():
-        if folder.is_dir() and not _is_held(folder / "lock"):
+        if folder.is_dir() and not is_running(folder):
             shutil.rmtree(folder)
 
 
 def running_jobs() -> dict[str, Path]:
     """Returns the folder of every job that runs and whose supervisor listens."""
     folders = sorted(runtime_folder().iterdir())
-    return {each.name: each for each in folders if (each / "endpoint.json").exists() and _is_held(each / "lock")}
+    return {each.name: each for each in folders if (each / "endpoint.json").exists() and is_running(each)}
 
 
 def find_job(job_id: str | None) -> Path:
@@ -102,6 +102,11 @@ def find_job(job_id: str | None) -> Path:
 
 def read_endpoint(folder: Path) -> Endpoint:
     return Endpoint(**json.loads(read_private(folder / "endpoint.json")))
+
+
+def is_running(folder: Path) -> bool:
+    """Returns whether the job's launcher lives."""
+    return _is_held(folder / "lock")
 
 
 def _is_held(path: Path) -> bool:

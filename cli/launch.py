@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
+from deadpool.cli.exits import guarded, say
 from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS, TORCHRUN_LATER
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
-from deadpool.proto.errors import ConfigError, DeadpoolError
+from deadpool.proto.errors import ConfigError
 
 
 def main() -> None:
@@ -22,23 +23,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0 done, 1 the job failed, 2 usage or configuration, 128+n on signals."""
-    try:
-        return int(launch.main(list(arguments), prog_name="deadpool-launch", standalone_mode=False) or 0)
-    except click.UsageError as error:
-        say(error.format_message())
-        return 2
-    except ConfigError as error:
-        say(str(error))
-        return 2
-    except DeadpoolError as error:
-        say(str(error))
-        return 1
-    except click.Abort:
-        return 130
-
-
-def say(line: str) -> None:
-    click.echo(f"deadpool: {line}", err=True)
+    return guarded(lambda: launch.main(list(arguments), prog_name="deadpool-launch", standalone_mode=False))
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

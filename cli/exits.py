@@ -1,0 +1,29 @@
+"""How every command of ours ends: an exit code, and one line on stderr when something is wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from deadpool.proto.errors import ConfigError, DeadpoolError
+
+
+def guarded(command: Callable[[], Any]) -> int:
+    """Returns what the command returns as its exit code; an error of ours or of usage is one line on stderr."""
+    try:
+        return int(command() or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except click.UsageError as error:
+        say(error.format_message())
+        return 2
+    except DeadpoolError as error:
+        say(str(error))
+        return 2 if isinstance(error, ConfigError) else 1
+    except click.Abort:
+        return 130
+
+
+def say(line: str) -> None:
+    click.echo(f"deadpool: {line}", err=True)

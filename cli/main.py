@@ -1,0 +1,119 @@
+"""deadpool: what a person asks of a running job. grpc and rich are imported by the command that needs them."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from deadpool.cli.exits import guarded, say
+from deadpool.cli.folders import find_job, is_running
+from deadpool.proto.config import INJECTION_KINDS
+from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.messages import NO_STEP
+
+_REFRESH_S = 1.0
+_POLL_S = 0.02
+_STOP_TIMEOUT_S = 120.0
+
+job_option = click.option("--job", "job_id", metavar="JOB", help="Which job, when several are running.")
+json_option = click.option("--json", "as_text", is_flag=True, help="JSON for programs in place of a table.")
+
+
+def deadpool() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0 done, 1 the job does not answer, 2 usage, or no such job."""
+    return guarded(lambda: commands.main(list(arguments), prog_name="deadpool", standalone_mode=False))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="deadpool-train")
+def commands() -> None:
+    """Look at a running job, inject a failure, stop it. Jobs are started with deadpool-launch."""
+
+
+@commands.command()
+@job_option
+@json_option
+@click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
+def status(job_id: str | None, as_text: bool, watch: bool) -> None:
+    """Show phase, generation, step, nodes, ranks, spares and the last recoveries."""
+    from deadpool.cli import client, tables
+
+    with client.connected(find_job(job_id), to_the_end=watch) as job:
+        if as_text:
+            click.echo(json.dumps(tables.as_json(job.status())))
+            while watch:
+                time.sleep(_REFRESH_S)
+                click.echo(json.dumps(tables.as_json(job.status())))
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console()
+        if not watch:
+            console.print(tables.status_view(job.status()))
+            return
+        with Live(tables.status_view(job.status()), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(_REFRESH_S)
+                live.update(tables.status_view(job.status()), refresh=True)
+
+
+@commands.command()
+@job_option
+@json_option
+@click.option("--follow", is_flag=True, help="Go on with the events to come, until the job's end.")
+def events(job_id: str | None, as_text: bool, follow: bool) -> None:
+    """Show every change so far, one a line."""
+    from rich.console import Console
+
+    from deadpool.cli import client, tables
+
+    console = Console(soft_wrap=True)
+    with client.connected(find_job(job_id), to_the_end=follow) as job:
+        for line in job.events(follow=follow):
+            if as_text:
+                click.echo(line)
+            else:
+                console.print(tables.event_line(json.loads(line)))
+
+
+@commands.command()
+@click.argument("kind", metavar="KIND", type=click.Choice(INJECTION_KINDS))
+@click.argument("target", metavar="TARGET", type=click.IntRange(min=0))
+@click.option("--step", type=click.IntRange(min=0), help="Strike in the middle of this step.  [default: now]")
+@job_option
+def inject(kind: str, target: int, step: int | None, job_id: str | None) -> None:
+    """Inject a failure: kill-node NODE (its launch index) or kill-rank RANK."""
+    from deadpool.cli import client
+
+    with client.connected(find_job(job_id)) as job:
+        job.inject(kind, target, NO_STEP if step is None else step)
+    say(f"{kind} {target} {'now' if step is None else f'in step {step}'}")
+
+
+@commands.command()
+@job_option
+@click.option("--reason", default="deadpool stop", show_default=True, help="For the events and logs.")
+def stop(job_id: str | None, reason: str) -> None:
+    """End the job and wait until nothing of it is left."""
+    from deadpool.cli import client
+
+    folder = find_job(job_id)
+    with client.connected(folder) as job:
+        job.stop(reason)
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while is_running(folder):  # until the launcher has cleared up
+        if time.monotonic() > deadline:
+            raise DeadpoolError(f"job {folder.name} has not ended after {_STOP_TIMEOUT_S:.0f} s")
+        time.sleep(_POLL_S)
+    say(f"job {folder.name} has ended")
+
+
+if __name__ == "__main__":
+    deadpool()
