@@ -22,19 +22,24 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def start_module(module: str, *arguments: str) -> int:
-    """Starts `python -m module` in a session of its own (a Ctrl-C is the launcher's alone) and returns its pid.
-
-    -P: a folder named torch or grpc where the user happens to stand is not imported in place of the real one.
-    """
-    return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-P", "-m", module, *arguments],
+def start(command: list[str]) -> int:
+    """Starts the command in a session of its own (a Ctrl-C is the launcher's alone) and returns its pid."""
+    return os.posix_spawnp(
+        command[0],
+        command,
         os.environ,
         file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
         setsid=True,
         setsigmask=[],
     )
+
+
+def module_command(module: str) -> list[str]:
+    """Returns the start of a command that runs the module in this interpreter.
+
+    -P: a folder named torch or grpc where the user happens to stand is not imported in place of the real one.
+    """
+    return [sys.executable, "-P", "-m", module]
 
 
 def children() -> set[int]:
@@ -49,8 +54,8 @@ class Children:
         self.started: dict[int, str] = {}
         self._earlier = children()
 
-    def start(self, name: str, module: str, *arguments: str) -> None:
-        self.started[start_module(module, *arguments)] = name
+    def start(self, name: str, command: list[str]) -> None:
+        self.started[start(command)] = name
 
     def pid(self, name: str) -> int | None:
         """Returns the pid of the child that was started under that name, None once it is reaped."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deadpool.cli.processes import Children, become_subreaper, vault_folder
+from deadpool.cli.processes import Children, become_subreaper, module_command, vault_folder
 from deadpool.cli.progress import Progress
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import DeadpoolError
@@ -57,10 +57,9 @@ class StandaloneJob:
 
     def _start(self) -> None:
         """Starts the supervisor and, once it listens, the agents."""
-        arguments = ["--job-dir", str(self._folder), "--with-parent"]
-        if self._summary_json is not None:
-            arguments += ["--summary-json", str(self._summary_json)]
-        self._children.start(_SUPERVISOR, "deadpool.supervisor.main", *arguments)
+        common = ["--job-dir", str(self._folder), "--with-parent"]
+        summary = [] if self._summary_json is None else ["--summary-json", str(self._summary_json)]
+        self._children.start(_SUPERVISOR, [*module_command("deadpool.supervisor.main"), *common, *summary])
         endpoint = self._folder / "endpoint.json"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not endpoint.exists():
@@ -70,10 +69,8 @@ class StandaloneJob:
             if time.monotonic() > deadline:
                 raise DeadpoolError(f"the supervisor does not listen after {_START_TIMEOUT_S:.0f} s; see {self._config.log_dir}")
         for index, node_id in enumerate(self._node_ids):
-            self._children.start(
-                node_id, "deadpool.agent.main", "--job-dir", str(self._folder), "--node-id", node_id,
-                "--hint", str(index), "--with-parent",
-            )  # fmt: skip
+            own = ["--node-id", node_id, "--hint", str(index)]
+            self._children.start(node_id, [*module_command("deadpool.agent.main"), *common, *own])
 
     def _attend(self) -> None:
         """Returns when the supervisor has ended, was told to end and did not, or a second signal asks for an end at once."""

@@ -1,0 +1,74 @@
+"""Fixtures for all tests: every shell and e2e test ends its processes and leaves /dev/shm as it was."""
+
+import fcntl
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import Launcher, launching, tagged_pids, until
+
+_SHM = Path("/dev/shm")
+_TAG = "DEADPOOL_TEST"
+_GONE_WITHIN_S = 5.0
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test with real processes when one of them, or a file in /dev/shm, is left.
+
+    Processes are known by a variable in the environment that they inherit; files of a job that runs beside (its vault is
+    locked) are not this test's.
+    """
+    if not {"shell", "e2e"} & set(request.path.parts):
+        yield
+        return
+    tag = f"{os.getpid()}-{next(_numbers)}"
+    monkeypatch.setenv(_TAG, tag)
+    before = set(_SHM.iterdir())
+    yield
+    try:
+        until(lambda: not tagged_pids(f"{_TAG}={tag}"), _GONE_WITHIN_S, "all processes of the test are gone")
+    finally:
+        left = {pid: _command_line(pid) for pid in tagged_pids(f"{_TAG}={tag}")}
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes left: {left}"
+    until(lambda: not _left_in_shm(before), _GONE_WITHIN_S, f"/dev/shm is as it was; there now: {_left_in_shm(before)}")
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    """Starts real jobs; those that still run at the end of the test are stopped."""
+    with launching(tmp_path) as launcher:
+        yield launcher
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> None:
+    """A shell starts background commands with SIGINT ignored, and children inherit that: jobs under test would not hear it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _left_in_shm(before: set[Path]) -> set[Path]:
+    return {path for path in set(_SHM.iterdir()) - before if not _is_locked(path / "lock")}
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return False
+
+
+def _command_line(pid: int) -> str:
+    path = Path(f"/proc/{pid}/cmdline")
+    return path.read_bytes().replace(b"\0", b" ").decode(errors="replace").strip() if path.exists() else ""

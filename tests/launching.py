@@ -1,0 +1,157 @@
+"""Real jobs for tests: starts deadpool-launch as a person would, in folders of its own, and waits with deadlines."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_DRAIN_S = 20.0
+
+
+def until(condition: Callable[[], T], timeout_s: float, what: str) -> T:
+    """Returns the first true value of the condition, looked at often; AssertionError with `what` when it never comes."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    exit_code: int
+    out: str
+    err: str
+    duration_s: float
+
+
+class Job:
+    """One deadpool-launch process. Its output goes to files, so that nothing ever blocks on a full pipe."""
+
+    def __init__(self, folder: Path, runtime: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        self.job_id = f"t{os.getpid()}-{folder.name}"
+        self.folder = folder
+        self.job_folder = runtime / "deadpool" / self.job_id
+        self.log_dir = folder / "logs"
+        self.runtime = runtime
+        self._environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment}
+        ours = ("--job-id", self.job_id, "--log-dir", str(self.log_dir))
+        self._began_s = time.monotonic()
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "deadpool.cli.launch", *ours, *arguments],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self._environment, cwd=folder,
+            )  # fmt: skip
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err").read_text(errors="replace")
+
+    def wait(self, timeout_s: float = 50.0) -> Outcome:
+        """Returns how the job ended; on a timeout the job is stopped and its output is in the error."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            self.end()
+            raise AssertionError(f"still running after {timeout_s} s\n--- out\n{self.out}\n--- err\n{self.err}") from error
+        outcome = Outcome(self.process.returncode, self.out, self.err, time.monotonic() - self._began_s)
+        print(f"{self.job_id}: exit code {outcome.exit_code} after {outcome.duration_s:.2f} s")
+        return outcome
+
+    def end(self) -> None:
+        """Stops the job if it still runs, politely first."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+                with_timeout(lambda: self.process.wait(_DRAIN_S))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Returns the complete lines of events.jsonl so far."""
+        path = self.log_dir / "events.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs `deadpool ARGUMENTS` against this job's runtime folder."""
+        return subprocess.run(
+            [sys.executable, "-m", "deadpool.cli.main", *arguments],
+            env=self._environment, cwd=self.folder, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        answer = self.ask("status", "--json")
+        assert answer.returncode == 0, answer.stderr
+        status = json.loads(answer.stdout)
+        assert isinstance(status, dict)
+        return status
+
+    def pids(self) -> list[int]:
+        """Returns every process of the job, launcher included."""
+        return tagged_pids(f"XDG_RUNTIME_DIR={self.runtime}")
+
+
+class Launcher:
+    """Starts jobs, each in a folder of its own under `folder`, with a runtime folder whose path is short enough for sockets."""
+
+    def __init__(self, folder: Path, runtime: Path) -> None:
+        self.folder = folder
+        self.runtime = runtime
+        self.jobs: list[Job] = []
+
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Job:
+        folder = self.folder / f"job{len(self.jobs)}"
+        folder.mkdir()
+        self.jobs.append(Job(folder, self.runtime, arguments, environment or {}))
+        return self.jobs[-1]
+
+    def run(self, *arguments: str, timeout_s: float = 50.0, environment: Mapping[str, str] | None = None) -> Outcome:
+        return self.start(*arguments, environment=environment).wait(timeout_s)
+
+
+@contextmanager
+def launching(folder: Path) -> Iterator[Launcher]:
+    runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))
+    launcher = Launcher(folder, runtime)
+    try:
+        yield launcher
+    finally:
+        for job in launcher.jobs:
+            job.end()
+        shutil.rmtree(runtime)
+
+
+def with_timeout(wait: Callable[[], object]) -> bool:
+    """Returns whether the wait ended in time."""
+    try:
+        wait()
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def tagged_pids(tag: str) -> list[int]:
+    """Returns the living processes whose environment, at their start, held `tag` (NAME=value)."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                environment = (folder / "environ").read_bytes()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it has ended meanwhile, or is another user's
+            if tag.encode() in environment.split(b"\0"):
+                found.append(int(folder.name))
+    return found
