@@ -1,0 +1,121 @@
+"""How an agent talks to its warm process and its store process: JSON frames over unix socket pairs, file descriptors beside.
+
+A frame is a 4-byte big-endian length and that many bytes of JSON. To the warm process go `Fork` frames, each with its file
+descriptors: stdout and stderr (a rank), and the store's end of a socket pair (a store). Back come one `Ready`, when
+the imports are done, and one `Forked` for each Fork. To the store go `Open` frames, back come `Opened` frames.
+"""
+
+import dataclasses
+import json
+import socket
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from deadpool.proto.errors import ProtocolError
+
+_LENGTH_BYTES = 4
+_FDS_MAX = 3
+
+
+class ForkKind(StrEnum):
+    RANK = "rank"  # runs the job's script; a stand-in is one too
+    STORE = "store"  # serves the generations' rendezvous stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """`environment`: on top of the warm process's own."""
+
+    request: int
+    kind: ForkKind
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """`problem`: "", or in one line why no process of this job can run on this node."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """The process `pid` exists; its parent is, or is just becoming, the agent."""
+
+    request: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    generation: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    generation: int
+    port: int
+    error: str = ""
+
+
+Frame = Fork | Ready | Forked | Open | Opened
+_FRAMES: dict[str, type[Frame]] = {kind.__name__: kind for kind in (Fork, Ready, Forked, Open, Opened)}
+
+
+def send(connection: socket.socket, frame: Frame, fds: tuple[int, ...] = ()) -> None:
+    """Sends the frame, with duplicates of the file descriptors for the receiver."""
+    body = json.dumps({"frame": type(frame).__name__, **dataclasses.asdict(frame)}).encode()
+    length = len(body).to_bytes(_LENGTH_BYTES, "big")
+    if fds:
+        socket.send_fds(connection, [length], fds)
+    else:
+        connection.sendall(length)
+    connection.sendall(body)
+
+
+def receive(connection: socket.socket) -> tuple[Frame, list[int]] | None:
+    """Waits for the next frame and returns it with its file descriptors (the caller's to close); None at the end."""
+    length, fds, _flags, _address = socket.recv_fds(connection, _LENGTH_BYTES, _FDS_MAX)
+    if not length:
+        return None
+    while len(length) < _LENGTH_BYTES:
+        length += _some(connection, _LENGTH_BYTES - len(length))
+    body = b""
+    while len(body) < int.from_bytes(length, "big"):
+        body += _some(connection, int.from_bytes(length, "big") - len(body))
+    return _parse(body), fds
+
+
+class FrameReader:
+    """Takes a stream's bytes as they come, for a receiver that must not wait."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Returns the frames that are complete with this data."""
+        self._data += data
+        frames = []
+        while len(self._data) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "big")
+            if len(self._data) < end:
+                break
+            frames.append(_parse(bytes(self._data[_LENGTH_BYTES:end])))
+            del self._data[:end]
+        return frames
+
+
+def _some(connection: socket.socket, size: int) -> bytes:
+    data = connection.recv(size)
+    if not data:
+        raise ProtocolError("the other end closed in the middle of a frame")
+    return data
+
+
+def _parse(body: bytes) -> Frame:
+    fields = json.loads(body)
+    kind = _FRAMES[fields.pop("frame")]
+    if kind is Fork:
+        fields["kind"] = ForkKind(fields["kind"])
+    return kind(**fields)

@@ -1,0 +1,73 @@
+"""What the job's script will import of torch and its relatives, found without running it, and imported ahead of it."""
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+_ROOTS = ("torch", "numpy", "deadpool")
+_HOOKS = "deadpool.trainer_hooks.run"  # what `deadpool.join` loads when it is first touched
+
+
+def module_file(name: str) -> Path | None:
+    """Returns the file that `python -m name` would run, without running any package's __init__; None when there is none."""
+    spec = _find(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", spec.submodule_search_locations)
+    return Path(spec.origin) if spec is not None and spec.origin is not None and spec.has_location else None
+
+
+def _find(name: str) -> ModuleSpec | None:
+    parent, _, _ = name.rpartition(".")
+    if not parent:
+        return PathFinder.find_spec(name)
+    package = _find(parent)
+    if package is None or package.submodule_search_locations is None:
+        return None
+    return PathFinder.find_spec(name, package.submodule_search_locations)
+
+
+def imported_names(source: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Import):
+            found += [(alias.name, ()) for alias in statement.names if alias.name.startswith(_ROOTS)]
+        elif isinstance(statement, ast.ImportFrom) and statement.level == 0 and (statement.module or "").startswith(_ROOTS):
+            found.append((statement.module or "", tuple(alias.name for alias in statement.names)))
+    return found
+
+
+def import_ahead(script: Path) -> list[str]:
+    """Imports what `imported_names` finds; returns the names that failed: the script will say why when it imports them itself."""
+    try:
+        wanted = imported_names(script.read_text(errors="replace"))
+    except (SyntaxError, ValueError):
+        return []  # the script itself reports it, with its line
+    return [name for module, names in wanted for name in _import(module, names)]
+
+
+def _import(module: str, names: tuple[str, ...]) -> Iterator[str]:
+    if module.partition(".")[0] == "deadpool":
+        module, names = _HOOKS, ()
+    try:
+        loaded = importlib.import_module(module)
+    except Exception:  # whatever a module raises while it is imported
+        yield module
+        return
+    for name in names:
+        if name != "*" and not hasattr(loaded, name):
+            with contextlib.suppress(Exception):  # not a submodule either: the script's own import says so
+                importlib.import_module(f"{module}.{name}")
+
+
+def torch_missing() -> str:
+    """Returns "" when this interpreter has torch, else what the user should do."""
+    if importlib.util.find_spec("torch") is not None:
+        return ""
+    python = sys.executable
+    return f"torch is not installed for {python}; install it with: {python} -m pip install torch"
