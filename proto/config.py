@@ -71,7 +71,7 @@ class JobConfig:
     join_timeout_s: float = 600.0  # a joiner's construction and rehearsal
     reform_timeout_s: float = 30.0
     restore_timeout_s: float = 600.0
-    stop_grace_s: float = 5.0  # SIGTERM to SIGKILL
+    stop_grace_s: float = 3.0  # SIGTERM to SIGKILL; a stopped job is gone within 5 s even if ranks do not listen
     injections: tuple[Injection, ...] = ()
 
     @property
