@@ -1,0 +1,89 @@
+"""The sockets of a Gloo group, so that its connections can be shut: the only abort that ends a Gloo operation in flight.
+
+Which of the process's sockets are the group's? Not those that appeared while it was opened: other threads open sockets too, and
+shutting a stranger's is a real hang. Each Gloo device listens on one port; a connection of the group has that port at one of its
+ends. So every member publishes where it listens, and a socket belongs to the group exactly when its own address is where this
+member listens (accepted) or its peer's address is where another one does (connected).
+
+Descriptors are duplicated when the group opens: a number could be reused later, a duplicate cannot. Listeners are left alone:
+Gloo ends the process when its listener is shut.
+"""
+
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+Address = tuple[str, int]
+T = TypeVar("T")
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+
+
+def listening_since(make: Callable[[], T]) -> tuple[T, list[Address]]:
+    """Calls `make` and returns its result with the addresses where this process listens since."""
+    before = {inode for inode, _ in _listeners()}
+    result = make()
+    return result, [address for inode, address in _listeners() if inode not in before]
+
+
+def connections(own: Iterable[Address], others: Iterable[Address]) -> list[socket.socket]:
+    """Returns duplicates of this process's connections between `own` listeners and `others`; close them after use."""
+    accepted_at, connected_to = set(own), set(others)
+    found = []
+    for duplicate in _duplicates():
+        if (
+            not duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            and (peer := _address(duplicate.getpeername)) is not None
+            and (peer in connected_to or _address(duplicate.getsockname) in accepted_at)
+        ):
+            found.append(duplicate)
+        else:
+            duplicate.close()
+    return found
+
+
+def shut(duplicates: Iterable[socket.socket]) -> None:
+    """Ends the connections in both directions, for every holder of the same socket, and closes the duplicates."""
+    for duplicate in duplicates:
+        try:
+            duplicate.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the peer was faster: the connection has ended already, which is what was wanted
+        finally:
+            duplicate.close()
+
+
+def _listeners() -> list[tuple[int, Address]]:
+    """Returns (inode, address) of every listening internet socket of this process."""
+    found = []
+    for duplicate in _duplicates():
+        with duplicate:
+            if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                address = _address(duplicate.getsockname)
+                if address is not None:
+                    found.append((os.fstat(duplicate.fileno()).st_ino, address))
+    return found
+
+
+def _duplicates() -> Iterable[socket.socket]:
+    """Yields a duplicate of every internet stream socket of this process. A descriptor that is closed meanwhile is left out."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
+                continue
+            duplicate = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        if duplicate.family in _INTERNET and duplicate.type == socket.SOCK_STREAM:
+            yield duplicate
+        else:
+            duplicate.close()
+
+
+def _address(ask: Callable[[], tuple[str, int]]) -> Address | None:
+    try:
+        host, port = ask()[:2]
+    except OSError:
+        return None  # not connected, or not any more
+    return host.removeprefix("::ffff:"), port
