@@ -1,0 +1,53 @@
+"""What the core wants done. Imperative; `cause` names the event (id and kind) or the deadline that led to it."""
+
+from dataclasses import dataclass
+
+from deadpool.proto.messages import Order
+
+Value = str | int | float | bool | tuple[int, ...] | tuple[str, ...] | dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOrder:
+    cause: str
+    node_id: str
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """One change, for events.jsonl and whoever follows the events."""
+
+    cause: str
+    event: str
+    generation: int
+    fields: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Answers the request that came in as event `event_id`; "" when it was carried out."""
+
+    cause: str
+    event_id: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndJob:
+    """The job's end is decided; agents are being stopped. `root_cause` is "" unless the job failed: shown first."""
+
+    cause: str
+    exit_code: int
+    root_cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quit:
+    """Every agent has stopped or is given up: the supervisor exits."""
+
+    cause: str
+    exit_code: int
+
+
+Command = SendOrder | Note | Answer | EndJob | Quit

@@ -1,0 +1,204 @@
+"""The job, pure: events in, commands out. No I/O, clock, thread or randomness; time is passed in (monotonic seconds).
+
+    ASSEMBLE -> START -> RUN -> FINISH -> END        what the shell owes: journal an event before the commands that it led to
+                  ^       |  ^     |                 are carried out; call tick() when next_deadline_s() has come
+                  |       v  |     |
+                  +----- RECOVER <-+
+
+Here: what happened. What a failure means is in diagnose.py, what is waited for in deadlines.py, how a generation is brought up in
+advance.py, what is known in state.py.
+"""
+
+from typing import assert_never
+
+from deadpool.proto import messages
+from deadpool.proto.config import JobConfig, to_json
+from deadpool.supervisor import advance
+from deadpool.supervisor.commands import Command
+from deadpool.supervisor.deadlines import deadlines, expired
+from deadpool.supervisor.diagnose import collective_failed, late, launch_failed, node_lost, rank_exited
+from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.injections import inject_requested, injection_due
+from deadpool.supervisor.recovery import Stage
+from deadpool.supervisor.state import JobState, Phase
+
+_STAGE_OF_MESSAGE: dict[type[object], Stage] = {
+    messages.RankReformed: Stage.REFORM,
+    messages.RankRestored: Stage.RESTORE,
+    messages.RankResumed: Stage.FIRST_STEP,
+}
+
+
+class Job:
+    """One job. `state` is everything it knows."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self.state = JobState.new(config)
+
+    def handle(self, event: Event, *, now_s: float) -> list[Command]:
+        """Returns what is to be done because of the event."""
+        state = self.state
+        kind = type(event.message).__name__ if isinstance(event, FromAgent) else type(event).__name__
+        state.cause, state.outbox = f"{event.event_id} {kind}", []
+        match event:
+            case FromAgent():
+                self._heard(event.node_id, event.message, now_s)
+            case NodeLost():
+                node_lost(state, event.node_id, event.reason, now_s)
+            case StopRequested():
+                if state.phase is not Phase.END:
+                    state.end(event.exit_code, event.reason, now_s=now_s)
+            case InjectRequested():
+                inject_requested(state, event)
+            case _:
+                assert_never(event)
+        return state.outbox
+
+    def next_deadline_s(self) -> float | None:
+        """Returns when tick() must be called next, None when nothing is awaited."""
+        return min((at_s for at_s, _ in deadlines(self.state)), default=None)
+
+    def tick(self, *, now_s: float) -> list[Command]:
+        """Returns what is to be done because deadlines have passed: the earliest one only, for it changes the others."""
+        due = min(((at_s, name) for at_s, name in deadlines(self.state) if at_s <= now_s), default=None)
+        if due is None:
+            return []
+        self.state.cause, self.state.outbox = f"deadline {due[1]}", []
+        expired(self.state, due[1], now_s)
+        return self.state.outbox
+
+    # ------------------------------------------------------------ messages
+
+    def _heard(self, node_id: str, message: messages.AgentMessage, now_s: float) -> None:
+        state = self.state
+        if isinstance(message, messages.Hello):
+            self._hello(message, now_s)
+            return
+        node = state.roster.nodes.get(node_id)
+        if node is None or not node.live:
+            return
+        match message:
+            case messages.Stopped():
+                node.stopped = True
+                if state.phase is Phase.END:
+                    state.quit_if_all_stopped()
+            case messages.Beat():
+                self._beat(node_id, message, now_s)
+            case messages.InjectionDue():
+                injection_due(state, node_id, message, now_s)
+            case messages.RankJoined():
+                self._rank_joined(node_id, message, now_s)
+            case messages.RankExited():
+                if state.roster.plays(node_id, message.rank, message.generation, message.pid):
+                    rank_exited(state, node_id, message, now_s)
+                state.roster.retired.discard((node_id, message.pid))
+            case messages.LaunchFailed():
+                starting = state.phase in (Phase.ASSEMBLE, Phase.START)
+                if state.phase is not Phase.END and (starting or message.generation == state.generation):
+                    launch_failed(state, node_id, message, now_s)
+            case _:
+                if message.generation == state.generation and state.phase is not Phase.END:
+                    self._answered(node_id, message, now_s)
+
+    def _answered(
+        self,
+        node_id: str,
+        message: messages.StoreOpened
+        | messages.VaultReport
+        | messages.RankBroken
+        | messages.RankPrepared
+        | messages.RankReformed
+        | messages.RankRestored
+        | messages.RankFailed
+        | messages.RankResumed
+        | messages.RankFinished,
+        now_s: float,
+    ) -> None:
+        """A message of the present generation."""
+        state = self.state
+        match message:
+            case messages.StoreOpened():
+                advance.store_opened(state, message, now_s=now_s)
+                return
+            case messages.VaultReport():
+                advance.vault_reported(state, message, node_id, now_s=now_s)
+                return
+            case _:
+                pass
+        if not state.roster.plays(node_id, message.rank, message.generation):
+            return
+        rank = state.roster.ranks[message.rank]
+        match message:
+            case messages.RankBroken():
+                collective_failed(state, node_id, message, now_s)
+            case messages.RankPrepared():
+                state.heard_commit(message.commit_step)
+                advance.prepared(state, message, node_id, now_s=now_s)
+            case messages.RankReformed() | messages.RankRestored() | messages.RankResumed():
+                resumed = isinstance(message, messages.RankResumed) and state.config.standalone
+                at_s = message.at_ns / 1e9 if resumed and isinstance(message, messages.RankResumed) else None
+                advance.passed(state, message.rank, _STAGE_OF_MESSAGE[type(message)], now_s=now_s, at_s=at_s)
+            case messages.RankFailed():
+                cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
+                late(state, cause, node_id, now_s)
+            case messages.RankFinished():
+                rank.finished = True
+                state.heard_commit(message.step)
+                state.finished_step = max(state.finished_step, message.step)
+                advance.passed(state, message.rank, Stage.FIRST_STEP, now_s=now_s)
+                advance.finish_if_done(state, now_s=now_s)
+            case _:
+                assert_never(message)
+
+    def _hello(self, hello: messages.Hello, now_s: float) -> None:
+        state = self.state
+        known = state.roster.nodes.get(hello.node_id)
+        if known is not None and known.live:
+            node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
+        node = state.roster.add(hello)
+        state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
+        state.send(node.node_id, messages.Welcome(config_json=to_json(state.config), generation=state.generation))
+        match state.phase:
+            case Phase.END:
+                state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))
+            case Phase.ASSEMBLE:
+                present, config = len(state.roster.live()), state.config
+                if present >= config.nnodes and state.assembled_s is None:
+                    state.assembled_s = now_s
+                if present >= config.nnodes + config.spares:
+                    advance.start_job(state, now_s=now_s)
+            case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
+                advance.warm_up(state, node.node_id)
+                for armed in state.armed.values():
+                    if not armed.spent:
+                        state.send(node.node_id, armed.order())
+                if state.attempt is not None and state.roster.vacancies():
+                    begin = advance.begin_afresh if state.attempt.afresh else advance.begin
+                    if state.story is not None:
+                        state.story.lap("decide", now_s)
+                    begin(state, f"{node.node_id} has come", now_s=now_s)
+            case _:
+                assert_never(state.phase)
+
+    def _beat(self, node_id: str, beat: messages.Beat, now_s: float) -> None:
+        state = self.state
+        if beat.generation < state.generation:
+            return
+        for progress in beat.ranks:
+            if progress.pid and state.roster.plays(node_id, progress.rank, beat.generation, progress.pid):
+                rank = state.roster.ranks[progress.rank]
+                rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
+                state.heard_commit(progress.commit_step)
+                advance.begun(state, now_s=now_s)
+
+    def _rank_joined(self, node_id: str, joined: messages.RankJoined, now_s: float) -> None:
+        state = self.state
+        if not state.roster.plays(node_id, joined.rank, joined.generation, joined.pid) or state.phase is Phase.END:
+            return
+        state.roster.ranks[joined.rank].pid = joined.pid
+        if not state.hooked:
+            state.hooked = True
+            state.note("hooked", rank=joined.rank)
+            for node in state.roster.live():
+                advance.warm_up(state, node.node_id)
+        advance.begun(state, now_s=now_s)

@@ -1,0 +1,102 @@
+"""What the job waits for, until when, and what follows when it has not come. Over JobState."""
+
+from typing import assert_never
+
+from deadpool.proto.messages import KillRanks
+from deadpool.supervisor import advance
+from deadpool.supervisor.diagnose import hiccup_expired, killed_in_vain, late
+from deadpool.supervisor.recovery import Stage
+from deadpool.supervisor.state import JobState, Phase
+
+_ASSEMBLE_GRACE_S = 2.0  # nnodes agents are there: wait this long for the spares
+_STORE_TIMEOUT_S = 60.0  # an agent's warm process may have to import torch before it can open a store
+_KILL_TIMEOUT_S = 10.0  # SIGKILL to the exit seen: longer means that the node is broken
+
+
+def deadlines(state: JobState) -> list[tuple[float, str]]:
+    """Returns (when, which) for all that is awaited."""
+    config, attempt = state.config, state.attempt
+    found: list[tuple[float, str]] = []
+    if state.phase is Phase.END:
+        return [] if state.over else [(state.end_deadline_s, "stop")]
+    if state.phase is Phase.ASSEMBLE and state.assembled_s is not None:
+        found.append((state.assembled_s + _ASSEMBLE_GRACE_S, "assemble"))
+    if state.hiccup is not None:
+        found.append((state.hiccup.deadline_s, "hiccup"))
+    if attempt is None:
+        return found
+    began_s = attempt.began_s
+    if attempt.store is None and attempt.stage in (Stage.STORE, Stage.PLAN):
+        found.append((began_s + _STORE_TIMEOUT_S, "store"))
+    if attempt.killing:
+        found.append((attempt.kill_deadline_s, "kill"))
+    match attempt.stage:
+        case Stage.QUIESCE:
+            if not attempt.killing:
+                found += [(_quiesce_deadline_s(state, rank), "quiesce") for rank in attempt.behind[Stage.QUIESCE]]
+        case Stage.PLAN:
+            if attempt.owing:
+                found.append((began_s + config.quiesce_timeout_s, "vault report"))
+        case Stage.REFORM:
+            found.append((began_s + config.reform_timeout_s, "reform"))
+        case Stage.RESTORE | Stage.FIRST_STEP:
+            found.append((began_s + config.restore_timeout_s, attempt.stage.value))
+        case Stage.SPARE | Stage.STORE | Stage.BEGIN:
+            pass
+        case _:
+            assert_never(attempt.stage)
+    return found
+
+
+def _quiesce_deadline_s(state: JobState, number: int) -> float:
+    rank, attempt, config = state.roster.ranks[number], state.attempt, state.config
+    assert attempt is not None
+    if rank.joining:
+        return rank.assigned_at_s + config.join_timeout_s
+    return attempt.began_s + (0.0 if attempt.impatient else config.quiesce_timeout_s)
+
+
+def expired(state: JobState, name: str, now_s: float) -> None:
+    attempt = state.attempt
+    match name:
+        case "stop":
+            state.note("agents_gave_no_answer", nodes=tuple(n.node_id for n in state.roster.live() if not n.stopped))
+            state.quit_if_all_stopped(gave_up=True)
+            return
+        case "assemble":
+            advance.start_job(state, now_s=now_s)
+            return
+        case "hiccup":
+            hiccup_expired(state, now_s)
+            return
+        case _:
+            assert attempt is not None
+    match name:
+        case "store":
+            state.store_failures += 1
+            late(state, f"{attempt.store_node} has not opened the store within {_STORE_TIMEOUT_S:g} s", attempt.store_node, now_s)
+        case "vault report":
+            state.note("vault_reports_missing", nodes=tuple(sorted(attempt.owing)))
+            attempt.owing.clear()
+            advance.plan_if_ready(state, attempt, now_s=now_s)
+        case "quiesce":
+            kill_late_ranks(state, now_s)
+        case "kill":
+            killed_in_vain(state, min(attempt.killing), _KILL_TIMEOUT_S, now_s)
+        case _:
+            behind = sorted(attempt.behind[attempt.stage])
+            late(state, f"{name} was not done in time by rank {', '.join(map(str, behind))}", "", now_s)
+
+
+def kill_late_ranks(state: JobState, now_s: float) -> None:
+    """Ranks that have not quiesced or rehearsed in time are killed; their exits start the next generation."""
+    attempt = state.attempt
+    assert attempt is not None
+    attempt.killing = {rank for rank in attempt.behind[Stage.QUIESCE] if _quiesce_deadline_s(state, rank) <= now_s}
+    attempt.kill_deadline_s = now_s + _KILL_TIMEOUT_S
+    for node in state.roster.members():
+        late = tuple(rank.rank for rank in state.roster.of_node(node.node_id) if rank.rank in attempt.killing)
+        if late:
+            state.note("ranks_late", node=node.node_id, ranks=late)
+            order = KillRanks(generation=state.generation, ranks=late, reason="they have not left their step in time")
+            state.send(node.node_id, order)

@@ -1,0 +1,237 @@
+"""What a failure means and what follows from it: exits, lost nodes, broken collectives, ranks that are late. Over JobState."""
+
+from typing import assert_never
+
+from deadpool.proto import messages
+from deadpool.proto.config import OnExhausted
+from deadpool.proto.messages import KillRanks
+from deadpool.supervisor import advance
+from deadpool.supervisor.classify import FailureClass, classify_exit, error_mark
+from deadpool.supervisor.injections import struck_at
+from deadpool.supervisor.membership import Rank, Role, choose_spare
+from deadpool.supervisor.recovery import Failure, Stage
+from deadpool.supervisor.state import Hiccup, JobState, Phase
+
+
+def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken, now_s: float) -> None:
+    state.note("collective_failed", rank=broken.rank, node=node_id, error=broken.error)
+    if state.hiccup is None:
+        deadline_s = now_s + state.config.hiccup_grace_s
+        state.hiccup = Hiccup(node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s)
+
+
+def hiccup_expired(state: JobState, now_s: float) -> None:
+    hiccup = state.hiccup
+    assert hiccup is not None
+    cause = f"a collective failed on rank {hiccup.rank} and nobody died: {hiccup.error}"
+    failure = Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=hiccup.node_id, at_s=hiccup.at_s)
+    if state.hooked:
+        failed(state, failure, now_s)
+    state.hiccup = None
+
+
+def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_s: float) -> None:
+    """A process that played a rank is gone; not said of one that was replaced (Roster.plays)."""
+    rank, attempt = state.roster.ranks[exited.rank], state.attempt
+    if not rank.present:
+        return
+    finished = rank.finished
+    state.roster.gone(rank)
+    state.heard_commit(exited.commit_step)
+    rank.step = exited.step if exited.step != messages.NO_STEP else rank.step
+    state.note("rank_exited", rank=exited.rank, node=node_id, pid=exited.pid, exit_code=exited.exit_code, signal=exited.signal)
+    if state.phase is Phase.END:
+        return
+    if attempt is not None and exited.rank in attempt.killing:
+        attempt.killing.discard(exited.rank)
+        if not attempt.killing:
+            cause = f"rank {exited.rank} on {node_id} missed its deadline and was killed"
+            failed(state, _transient(state, cause, node_id, (exited.rank,), now_s), now_s)
+    elif exited.exit_code == 0:
+        _left(state, node_id, rank, finished, now_s)
+    else:
+        _died(state, node_id, exited, now_s)
+
+
+def _left(state: JobState, node_id: str, rank: Rank, finished: bool, now_s: float) -> None:
+    """A rank's process exited with 0: done, unless a recovery needs it."""
+    if state.phase is Phase.RECOVER and state.attempt is not None and state.attempt.stage is not Stage.FIRST_STEP:
+        cause = f"rank {rank.rank} on {node_id} left during a recovery (exit code 0)"
+        failure = Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=node_id, ranks=(rank.rank,), at_s=now_s)
+        failed(state, failure, now_s)
+        return
+    rank.done, rank.finished = True, finished
+    advance.passed(state, rank.rank, Stage.FIRST_STEP, now_s=now_s)
+    advance.finish_if_done(state, now_s=now_s)
+
+
+def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: float) -> None:
+    rank = state.roster.ranks[exited.rank]
+    mark = error_mark(rank=exited.rank, step=rank.step, exit_code=exited.exit_code, error=exited.error, log_tail=exited.log_tail)
+    failure_class, why = classify_exit(
+        mark=mark,
+        signal=exited.signal,
+        committed=state.commit_step != messages.NO_STEP,
+        seen=state.errors,
+        transients_before=_transients(state, node_id, now_s),
+        max_transient=state.config.max_transient,
+    )
+    if not exited.signal:
+        state.errors.append(mark)
+    how = f"was killed by signal {exited.signal}" if exited.signal else f"failed: exit code {exited.exit_code}"
+    cause = f"rank {exited.rank} on {node_id} {how}"
+    details = exited.error.strip() or exited.log_tail.strip()
+    at_s = struck_at(state, "kill-rank", exited.rank, now_s)
+    if not state.hooked:
+        _failed_unhooked(state, cause, details, node_id, (exited.rank,), now_s)
+        return
+    if failure_class is FailureClass.FATAL:
+        state.end(1, cause, now_s=now_s, details=details)
+        return
+    failure = Failure(
+        cause=cause,
+        failure_class=failure_class,
+        node=node_id,
+        ranks=(exited.rank,),
+        at_s=at_s,
+        counted=_is_new(state, rank),
+        details=details,
+    )
+    state.note("diagnosis", cause=cause, failure_class=failure_class, reason=why)
+    state.transients.append((node_id, now_s))
+    failed(state, failure, now_s)
+
+
+def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
+    roster = state.roster
+    node = roster.nodes.get(node_id)
+    if node is None or not node.live:
+        return
+    cause = f"{node_id} lost: {reason}"
+    counted = any(_is_new(state, rank) for rank in roster.of_node(node_id))
+    all_done = all(rank.done for rank in roster.of_node(node_id))
+    was_member = node_id in roster.seats
+    if state.phase is Phase.FINISH and was_member and all_done:
+        node.role = Role.LOST  # its ranks are done; nothing there is needed any more
+        state.note("node_lost", node=node_id, reason=reason)
+        return
+    ranks = roster.vacate(node_id, Role.LOST)
+    state.note("node_lost", node=node_id, reason=reason, ranks=ranks)
+    match state.phase:
+        case Phase.ASSEMBLE:
+            del roster.nodes[node_id]
+            if len(roster.live()) < state.config.nnodes:
+                state.assembled_s = None
+        case Phase.END:
+            state.quit_if_all_stopped()
+        case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
+            failure = Failure(
+                cause=cause,
+                failure_class=FailureClass.PERMANENT,
+                node=node_id,
+                ranks=ranks,
+                at_s=struck_at(state, "kill-node", node.index, now_s),
+                counted=counted,
+            )
+            if was_member and not state.hooked and _ranks_run(state):
+                _failed_unhooked(state, cause, "", node_id, ranks, now_s)
+            elif was_member or _holds_replicas(state, node_id):
+                failed(state, failure, now_s)
+            else:
+                advance.vault_gone(state, node_id, now_s=now_s)
+        case _:
+            assert_never(state.phase)
+
+
+def _holds_replicas(state: JobState, node_id: str) -> bool:
+    """Returns whether the running generation cannot go on protecting its state without this node."""
+    attempt = state.attempt
+    awaiting_plan = attempt is not None and attempt.stage in (Stage.SPARE, Stage.STORE, Stage.QUIESCE, Stage.PLAN)
+    return state.hooked and node_id in state.holders and not awaiting_plan and state.phase is not Phase.FINISH
+
+
+def _ranks_run(state: JobState) -> bool:
+    """Returns whether rank processes of the present generation exist, or were at least ordered."""
+    return state.attempt is None or state.attempt.stage is Stage.BEGIN
+
+
+def _is_new(state: JobState, rank: Rank) -> bool:
+    """Returns whether the rank's process was ordered within the present recovery: its failure is no progress."""
+    return state.story is not None and rank.since >= state.story.began_generation
+
+
+def failed(state: JobState, failure: Failure, now_s: float) -> None:
+    """A failure that the job may survive."""
+    attempt = state.attempt
+    if failure.failure_class is FailureClass.PERMANENT and failure.node in state.roster.seats:
+        _settle_permanent(state, failure)
+    afresh = not state.hooked or (attempt is not None and attempt.afresh)
+    advance.recover(state, failure, now_s=now_s, afresh=afresh)
+
+
+def killed_in_vain(state: JobState, number: int, timeout_s: float, now_s: float) -> None:
+    """A node cannot end one of its processes: it is not trusted any more."""
+    node_id = state.roster.ranks[number].node_id
+    cause = f"{node_id} has not ended rank {number} within {timeout_s:g} s of SIGKILL"
+    failed(
+        state,
+        Failure(cause=cause, failure_class=FailureClass.PERMANENT, node=node_id, ranks=(number,), at_s=now_s),
+        now_s,
+    )
+
+
+def launch_failed(state: JobState, node_id: str, message: messages.LaunchFailed, now_s: float) -> None:
+    """The user's to mend, unless the job has run well: then it is this node that cannot be used."""
+    reason = f"{node_id}: {message.reason}"
+    if state.commit_step == messages.NO_STEP:
+        state.end(2, reason, now_s=now_s)
+    elif node_id in state.roster.seats:
+        failure = Failure(cause=reason, failure_class=FailureClass.PERMANENT, node=node_id, at_s=now_s)
+        failed(state, failure, now_s)
+    else:
+        state.roster.vacate(node_id, Role.FAULTY)
+        state.note("node_faulty", node=node_id, cause=reason)
+
+
+def late(state: JobState, cause: str, node_id: str, now_s: float) -> None:
+    """A stage took too long: the next generation, with the same members."""
+    failed(state, Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=node_id, at_s=now_s), now_s)
+
+
+def _failed_unhooked(state: JobState, cause: str, details: str, node_id: str, ranks: tuple[int, ...], now_s: float) -> None:
+    """A script without join(): all ranks start anew, max_restarts times, as under torchrun."""
+    if state.restarts >= state.config.max_restarts:
+        state.end(1, cause, now_s=now_s, details=details)
+        return
+    state.restarts += 1
+    failure = Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=node_id, ranks=ranks, at_s=now_s, details=details)
+    advance.recover(state, failure, now_s=now_s, afresh=True)
+
+
+def _settle_permanent(state: JobState, failure: Failure) -> None:
+    """A node that lives but is not trusted with ranks any more gives them up, if there is a spare to take them."""
+    roster = state.roster
+    spare, why = choose_spare(roster.nodes)
+    if spare is None and state.config.on_exhausted is OnExhausted.WAIT:
+        state.note("kept_on_node", node=failure.node, reason=f"{why}: the same node gets its ranks again")
+        return
+    others = tuple(rank.rank for rank in roster.of_node(failure.node) if rank.present)
+    roster.vacate(failure.node, Role.FAULTY)
+    state.note("node_faulty", node=failure.node, cause=failure.cause)
+    if others:
+        reason = f"{failure.node} gives up its ranks"
+        state.send(failure.node, KillRanks(generation=state.generation, ranks=others, reason=reason))
+
+
+def _transient(state: JobState, cause: str, node_id: str, ranks: tuple[int, ...], now_s: float) -> Failure:
+    """Returns the failure of a process that had to be killed; it counts towards max_transient as any other."""
+    permanent = _transients(state, node_id, now_s) >= state.config.max_transient
+    state.transients.append((node_id, now_s))
+    failure_class = FailureClass.PERMANENT if permanent else FailureClass.TRANSIENT
+    return Failure(cause=cause, failure_class=failure_class, node=node_id, ranks=ranks, at_s=now_s)
+
+
+def _transients(state: JobState, node_id: str, now_s: float) -> int:
+    """Returns how many failures of this node's processes lie within the window."""
+    since_s = now_s - state.config.transient_window_s
+    return sum(node == node_id and at_s >= since_s for node, at_s in state.transients)

@@ -1,0 +1,109 @@
+"""Where does every rank get its state from? Pure: what live processes and vaults hold in, one step k and one source per rank out.
+
+Lineage: a recovery that resumes at k makes every later state of earlier generations a dead branch. A state (generation g, step j)
+counts only if j <= resume_step of every plan that was sent in a generation after g.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deadpool.proto.messages import NO_STEP, Endpoint, Peer, Slot, SlotKind, Source, SourceKind
+
+_Snapshots = dict[tuple[int, int], tuple[int, str]]  # (rank, step) -> (generation, node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The state that a rank's process holds, untouched."""
+
+    rank: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    resume_step: int
+    sources: tuple[Source, ...]  # of rank 0, 1, ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A plan that was sent in this generation."""
+
+    generation: int
+    resume_step: int
+
+
+def usable(generation: int, step: int, lineage: Iterable[Sent]) -> bool:
+    """Returns whether a state is on the branch that the job is on."""
+    return step != NO_STEP and all(step <= sent.resume_step for sent in lineage if sent.generation > generation)
+
+
+def plan_recovery(
+    *,
+    homes: Sequence[str],
+    live: Iterable[Live],
+    vaults: Mapping[str, Sequence[Slot]],
+    endpoints: Mapping[str, Endpoint],
+    lineage: Sequence[Sent],
+) -> tuple[Plan | None, str]:
+    """Returns (the plan with the largest step, why), or (None, which ranks are without a source).
+
+    `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
+    For each rank, its live state comes first, then its snapshot at home, then a replica (the newest generation of each).
+    """
+    states = {each.rank: each for each in live if usable(each.generation, each.step, lineage)}
+    at_home: dict[tuple[int, int], int] = {}
+    snapshots: _Snapshots = {}
+    replicas: dict[tuple[int, int], list[tuple[str, Slot]]] = {}
+    for node_id, slots in sorted(vaults.items()):
+        for slot in slots:
+            if node_id not in endpoints or not usable(slot.generation, slot.step, lineage):
+                continue
+            key = (slot.rank, slot.step)
+            if slot.kind is SlotKind.REPLICA:
+                replicas.setdefault(key, []).append((node_id, slot))
+                continue
+            if slot.generation > snapshots.get(key, (-1, ""))[0]:
+                snapshots[key] = (slot.generation, node_id)
+            if 0 <= slot.rank < len(homes) and homes[slot.rank] == node_id:
+                at_home[key] = max(slot.generation, at_home.get(key, -1))
+    for found in replicas.values():
+        found.sort(key=lambda held: -held[1].generation)
+
+    def source_of(rank: int, step: int) -> Source | None:
+        if rank in states and states[rank].step == step:
+            return Source(rank=rank, kind=SourceKind.LIVE, slot_generation=states[rank].generation)
+        if (rank, step) in at_home:
+            return Source(rank=rank, kind=SourceKind.VAULT, slot_generation=at_home[rank, step])
+        for node_id, slot in replicas.get((rank, step), ()):
+            if all(any((peer, step) in snapshots for peer in peers.ranks) for peers in slot.peer_sets):
+                return Source(
+                    rank=rank,
+                    kind=SourceKind.REPLICA,
+                    slot_generation=slot.generation,
+                    endpoint=endpoints[node_id],
+                    peers=_peers(slot, snapshots, endpoints),
+                )
+        return None
+
+    steps = {state.step for state in states.values()} | {step for _, step in (*snapshots, *replicas)}
+    closest: tuple[int, list[int]] | None = None
+    for step in sorted(steps, reverse=True):
+        sources = [source_of(rank, step) for rank in range(len(homes))]
+        missing = [rank for rank, source in enumerate(sources) if source is None]
+        if not missing:
+            return Plan(resume_step=step, sources=tuple(filter(None, sources))), f"every rank has a source of step {step}"
+        if closest is None or len(missing) < len(closest[1]):
+            closest = (step, missing)
+    if closest is None:
+        return None, "no rank holds any state"
+    return None, f"no source of step {closest[0]} for rank {', '.join(map(str, closest[1]))}, and none better of another step"
+
+
+def _peers(slot: Slot, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint]) -> tuple[Peer, ...]:
+    """Returns every usable snapshot of the slot's step that belongs to one of its peer sets."""
+    ranks = sorted({rank for peers in slot.peer_sets for rank in peers.ranks})
+    found = ((rank, *snapshots[rank, slot.step]) for rank in ranks if (rank, slot.step) in snapshots)
+    return tuple(Peer(rank=rank, slot_generation=generation, endpoint=endpoints[node_id]) for rank, generation, node_id in found)

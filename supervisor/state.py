@@ -1,0 +1,136 @@
+"""Everything the core knows of its job, and the commands not handed out yet. Plain values: two equal jobs compare equal."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from deadpool.proto.config import Injection, JobConfig
+from deadpool.proto.messages import NO_STEP, Inject, Order, RecoveryRecord, Stop
+from deadpool.supervisor.classify import ErrorMark
+from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
+from deadpool.supervisor.membership import Roster
+from deadpool.supervisor.plan import Sent
+from deadpool.supervisor.recovery import Attempt, Story
+
+STOP_MARGIN_S = 10.0  # an agent that has not said Stopped this long after its grace is given up
+
+
+class Phase(StrEnum):
+    ASSEMBLE = "assemble"
+    START = "start"
+    RUN = "run"
+    RECOVER = "recover"
+    FINISH = "finish"
+    END = "end"
+
+
+MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.ASSEMBLE: frozenset({Phase.START, Phase.END}),
+    Phase.START: frozenset({Phase.START, Phase.RUN, Phase.RECOVER, Phase.END}),
+    Phase.RUN: frozenset({Phase.START, Phase.RECOVER, Phase.FINISH, Phase.END}),
+    Phase.RECOVER: frozenset({Phase.RECOVER, Phase.START, Phase.RUN, Phase.END}),
+    Phase.FINISH: frozenset({Phase.START, Phase.RECOVER, Phase.END}),
+    Phase.END: frozenset(),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Armed:
+    """An injection. `spent`: an agent has been allowed to strike, at `at_s`. `explained`: the failure that it led to was seen."""
+
+    injection: Injection
+    spent: bool = False
+    at_s: float = 0.0
+    explained: bool = False
+
+    def order(self) -> Inject:
+        injection = self.injection
+        return Inject(
+            injection_id=injection.injection_id, kind=injection.kind, target=injection.target, step=injection.step
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hiccup:
+    """A collective failed and nobody is known to be dead: at `deadline_s` the job re-forms with the same members."""
+
+    node_id: str
+    rank: int
+    error: str
+    at_s: float
+    deadline_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class JobState:
+    config: JobConfig
+    roster: Roster
+    phase: Phase = Phase.ASSEMBLE
+    generation: int = 0
+    hooked: bool = False
+    commit_step: int = NO_STEP  # the newest that anyone has told of
+    attempt: Attempt | None = None  # while the generation is being brought up: phases start and recover
+    story: Story | None = None
+    records: list[RecoveryRecord] = field(default_factory=list)
+    lineage: list[Sent] = field(default_factory=list)
+    holders: frozenset[str] = frozenset()  # nodes that keep replicas in this generation
+    armed: dict[int, Armed] = field(default_factory=dict)
+    transients: list[tuple[str, float]] = field(default_factory=list)
+    errors: list[ErrorMark] = field(default_factory=list)
+    restarts: int = 0  # of an unhooked job
+    fruitless: int = 0  # recoveries since the last new commit
+    fruitful_step: int = NO_STEP  # the newest commit when `fruitless` was last reset
+    store_failures: int = 0
+    hiccup: Hiccup | None = None
+    assembled_s: float | None = None  # when nnodes agents had said Hello
+    finished_step: int = NO_STEP
+    exit_code: int | None = None
+    root_cause: str = ""
+    end_deadline_s: float = 0.0
+    over: bool = False  # Quit was given
+    cause: str = field(default="", compare=False)
+    outbox: list[Command] = field(default_factory=list, compare=False)
+
+    @classmethod
+    def new(cls, config: JobConfig) -> Self:
+        return cls(
+            config=config,
+            roster=Roster.empty(nnodes=config.nnodes, nproc_per_node=config.nproc_per_node),
+            armed={injection.injection_id: Armed(injection=injection) for injection in config.injections},
+        )
+
+    def send(self, node_id: str, order: Order) -> None:
+        self.outbox.append(SendOrder(cause=self.cause, node_id=node_id, order=order))
+
+    def broadcast(self, order: Order) -> None:
+        for node in self.roster.live():
+            self.send(node.node_id, order)
+
+    def note(self, event: str, **fields: Value) -> None:
+        self.outbox.append(Note(cause=self.cause, event=event, generation=self.generation, fields=fields))
+
+    def move(self, phase: Phase) -> None:
+        assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
+        self.phase = phase
+
+    def heard_commit(self, step: int) -> None:
+        self.commit_step = max(self.commit_step, step)
+
+    def end(self, exit_code: int, reason: str, *, now_s: float, details: str = "") -> None:
+        """Decides the job's end: every agent stops. `reason` is the root cause unless the job is done."""
+        self.move(Phase.END)
+        self.exit_code = exit_code
+        self.root_cause = f"{reason}\n{details}".rstrip() if exit_code in (1, 2) else ""
+        self.attempt = self.story = self.hiccup = None
+        self.end_deadline_s = now_s + self.config.stop_grace_s + STOP_MARGIN_S
+        self.note("job_ended", exit_code=exit_code, reason=reason)
+        self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=self.root_cause))
+        self.broadcast(Stop(reason=reason, grace_s=self.config.stop_grace_s))
+        self.quit_if_all_stopped()
+
+    def quit_if_all_stopped(self, *, gave_up: bool = False) -> None:
+        if self.over or not (gave_up or all(node.stopped for node in self.roster.live())):
+            return
+        assert self.exit_code is not None
+        self.over = True
+        self.outbox.append(Quit(cause=self.cause, exit_code=self.exit_code))
