@@ -68,7 +68,10 @@ class CallRecord:
         )  # fmt: skip
 
     def head(self) -> Head:
+        """Returns the newest head; an empty one (no step, no commit) as long as none was written."""
         pid, generation, step, began, done, commit, stall, typical = _HEAD.unpack_from(self._map)
+        if pid == 0:
+            return Head()
         return Head(
             pid=pid, generation=generation, step=step, step_began_ns=began, steps_done=done, commit_step=commit,
             stall_ns=stall, typical_step_ns=typical,

@@ -73,11 +73,11 @@ def check_as_server(connection: socket.socket, token: str) -> None:
     """Challenges the client and answers its nonce; ProtocolError when it does not know the token or takes too long."""
     connection.settimeout(AUTH_TIMEOUT_S)
     challenge = os.urandom(_NONCE_BYTES)
-    connection.sendall(challenge)
     try:
+        connection.sendall(challenge)
         answer = receive_exactly(connection, _PROOF_BYTES + _NONCE_BYTES)
-    except TimeoutError as error:
-        raise ProtocolError("no answer to the challenge") from error
+    except OSError as error:  # too late, or a scanner that hangs up
+        raise ProtocolError(f"no answer to the challenge ({error})") from error
     if not hmac.compare_digest(answer[:_PROOF_BYTES], _proof(token, b"client", challenge)):
         raise ProtocolError("wrong answer to the challenge")
     connection.sendall(_proof(token, b"server", answer[_PROOF_BYTES:]))

@@ -16,7 +16,9 @@ where the server closes it.
 import dataclasses
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from deadpool.proto.errors import ProtocolError
 from deadpool.proto.messages import SlotKind
@@ -90,13 +92,9 @@ def receive_request(connection: socket.socket) -> Request | None:
     kind = _REQUESTS.get(str(frame.pop("request", "")))
     if kind is None:
         raise ProtocolError("not a request")
-    if "kind" in frame:
-        frame["kind"] = SlotKind(str(frame["kind"]))
-    if "ranges" in frame:
-        frame["ranges"] = tuple((int(offset), int(size)) for offset, size in frame["ranges"])  # type: ignore[attr-defined]
     try:
-        return kind(**frame)  # type: ignore[arg-type]
-    except TypeError as error:
+        return kind(**{name: _VALUES.get(name, _integer)(value) for name, value in frame.items()})
+    except (TypeError, ValueError) as error:
         raise ProtocolError(f"not a {kind.__name__}: {error}") from error
 
 
@@ -108,7 +106,10 @@ def receive_reply(connection: socket.socket) -> Reply:
     frame = _receive(connection)
     if frame is None:
         raise ProtocolError("connection closed before the reply")
-    return Reply(raw_bytes=int(str(frame["raw_bytes"])), error=str(frame["error"]))
+    try:
+        return Reply(raw_bytes=_integer(frame["raw_bytes"]), error=str(frame["error"]))
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"not a reply: {error}") from error
 
 
 def receive_into(connection: socket.socket, target: memoryview) -> None:
@@ -119,6 +120,21 @@ def receive_into(connection: socket.socket, target: memoryview) -> None:
         if count == 0:
             raise ProtocolError(f"connection closed after {received} of {len(target)} bytes")
         received += count
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _ranges(value: object) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list of ranges")
+    return tuple((_integer(offset), _integer(size)) for offset, size in value)
+
+
+_VALUES: dict[str, Callable[[object], Any]] = {"kind": lambda value: SlotKind(str(value)), "ranges": _ranges}
 
 
 def _send(connection: socket.socket, frame: dict[str, object]) -> None:
