@@ -125,6 +125,7 @@ def build(args: argparse.Namespace, device: torch.device, rank: int, world_size:
         model = DistributedDataParallel(model)
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=args.lr, fused=True)
     torch.manual_seed(args.seed + 1 + rank)
+    random.seed(args.seed + 1 + rank)
     return model, optimizer
 
 
@@ -311,7 +312,7 @@ def main() -> None:
         with torch.no_grad():
             total = torch.stack([loss_on(held_out_text, f"{i} {run.rank}") for i in range(args.eval_batches)]).sum()
         dist.all_reduce(total)
-        return float(total) / (args.eval_batches * run.world_size)
+        return float(total.item() / (args.eval_batches * run.world_size))
 
     def train_step(step: int) -> Losses:
         model.train()  # a step that was broken off may have left it evaluating
