@@ -1,0 +1,147 @@
+"""The one loop: an event in, the core asked, the journal written, the commands carried out, one timer set anew.
+
+gRPC handlers (service.py) only convert, enqueue and answer; nothing but this loop touches the core.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from deadpool.proto.config import JobConfig
+from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Order, Stopped
+from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
+from deadpool.supervisor.core import Job
+from deadpool.supervisor.event_log import EventLog
+from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.journal import Journal, LineFile
+from deadpool.supervisor.silence import Silence
+from deadpool.supervisor.status import Pulse, job_status
+
+
+class Stream:
+    """One agent's stream: orders that wait to be sent. None in the queue ends the stream."""
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self.orders: asyncio.Queue[Order | None] = asyncio.Queue()
+
+    def close(self) -> None:
+        self.orders.put_nowait(None)
+
+
+class Runtime:
+    """`run()` once, in the event loop that also serves gRPC; it returns the job's exit code. `clock`: monotonic seconds."""
+
+    def __init__(
+        self, config: JobConfig, *, journal: LineFile, events: EventLog, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.job = Job(config)
+        self.pulse = Pulse()
+        self.events = events
+        self._clock = clock
+        self._journal = Journal(self.job, journal)
+        self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=clock())
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._ids = itertools.count(1)
+        self._streams: dict[str, Stream] = {}  # the newest of each node
+        self._answers: dict[int, asyncio.Future[str]] = {}
+        self._exit_code: int | None = None
+
+    async def run(self) -> int:
+        while self._exit_code is None:
+            timeout_s = max(0.0, self._next_deadline_s() - self._clock())
+            with contextlib.suppress(TimeoutError):  # a deadline is what the timeout is for
+                self._handle(await asyncio.wait_for(self._queue.get(), timeout_s))
+            while not self._queue.empty():
+                self._handle(self._queue.get_nowait())
+            self._look_at_the_clock()
+        self.events.close()
+        return self._exit_code
+
+    # ------------------------------------------------------------ for service.py and main.py: enqueue and answer
+
+    def attend(self, hello: Hello) -> Stream:
+        """Returns the stream for an agent that has said Hello; an older stream of the same node ends."""
+        stream = Stream(hello.node_id)
+        older = self._streams.get(hello.node_id)
+        if older is not None:
+            older.close()
+        self._streams[hello.node_id] = stream
+        self.heard(stream, hello)
+        return stream
+
+    def heard(self, stream: Stream, message: AgentMessage) -> None:
+        if self._streams.get(stream.node_id) is stream:
+            self._queue.put_nowait(FromAgent(event_id=next(self._ids), node_id=stream.node_id, message=message))
+
+    def stream_closed(self, stream: Stream, reason: str) -> None:
+        if self._streams.get(stream.node_id) is stream:
+            del self._streams[stream.node_id]
+            self._queue.put_nowait(NodeLost(event_id=next(self._ids), node_id=stream.node_id, reason=reason))
+
+    def stop(self, reason: str, exit_code: int) -> None:
+        self._queue.put_nowait(StopRequested(event_id=next(self._ids), reason=reason, exit_code=exit_code))
+
+    async def inject(self, kind: str, target: int, step: int) -> str:
+        """Returns "" once the injection is armed, else why it cannot be."""
+        event_id = next(self._ids)
+        self._answers[event_id] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(InjectRequested(event_id=event_id, kind=kind, target=target, step=step))
+        return await self._answers[event_id]
+
+    def status(self) -> JobStatus:
+        return job_status(self.job.state, self.pulse, now_s=self._clock())
+
+    # ------------------------------------------------------------ the loop's parts
+
+    def _handle(self, event: Event) -> None:
+        now_s = self._clock()
+        if isinstance(event, FromAgent):
+            self._silence.heard(event.node_id, now_s=now_s)
+            if isinstance(event.message, Beat):
+                self.pulse.heard(event.node_id, event.message, now_s=now_s)
+            elif isinstance(event.message, Stopped):
+                self._silence.forget(event.node_id)
+        elif isinstance(event, NodeLost):
+            self._silence.forget(event.node_id)
+        self._carry_out(self._journal.handle(event, now_s=now_s))
+
+    def _look_at_the_clock(self) -> None:
+        now_s = self._clock()
+        if now_s >= self._silence.next_check_s():
+            for node_id, silent_s in self._silence.check(now_s=now_s):
+                stream = self._streams.pop(node_id, None)
+                if stream is not None:
+                    stream.close()
+                self._handle(NodeLost(event_id=next(self._ids), node_id=node_id, reason=f"silent for {silent_s:.1f} s"))
+        while commands := self._journal.tick(now_s=now_s):
+            self._carry_out(commands)
+
+    def _next_deadline_s(self) -> float:
+        deadline_s = self.job.next_deadline_s()
+        check_s = self._silence.next_check_s()
+        return check_s if deadline_s is None else min(deadline_s, check_s)
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case SendOrder(node_id=node_id, order=order):
+                    if node_id in self._streams:  # else its loss is in the queue already
+                        self._streams[node_id].orders.put_nowait(order)
+                case Note():
+                    self.events.add(command)
+                case Answer(event_id=event_id, error=error):
+                    answer = self._answers.pop(event_id)
+                    if not answer.done():  # it may have been cancelled with its call
+                        answer.set_result(error)
+                case EndJob(root_cause=root_cause):
+                    if root_cause:
+                        print(root_cause, file=sys.stderr, flush=True)
+                case Quit(exit_code=exit_code):
+                    self._exit_code = exit_code
+                case _:
+                    assert_never(command)

@@ -1,0 +1,112 @@
+"""The gRPC servers: agents attend, people ask. Handlers convert, enqueue and answer; the token is checked on every call."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, status_pb2, status_pb2_grpc
+from deadpool.proto.errors import ProtocolError
+from deadpool.proto.messages import Done, EventLine, Hello
+from deadpool.proto.secret import TOKEN_KEY, token_matches
+from deadpool.supervisor.runtime import Runtime, Stream
+
+_MAX_PENDING = 20_000  # opens in a storm of agents; the C core's own limit of 1,000 would cancel the rest
+_OPTIONS = [
+    ("grpc.server.max_pending_requests", _MAX_PENDING),
+    ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
+    ("grpc.so_reuseport", 0),  # a port that is taken must be an error
+]
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):
+    """Refuses calls without the job's token; the first one of each peer's host is logged."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._logged: set[str] = set()
+        self._refusal = grpc.unary_unary_rpc_method_handler(self._refuse)
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
+        shown = dict(details.invocation_metadata or ()).get(TOKEN_KEY)
+        return await continuation(details) if token_matches(self._token, shown) else self._refusal
+
+    async def _refuse(self, request: object, context: _Context) -> None:
+        host = context.peer().rsplit(":", 1)[0]
+        if host not in self._logged:
+            self._logged.add(host)
+            print(f"deadpool: refused a call from {host}: it does not show the job's token", file=sys.stderr, flush=True)
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
+
+
+class SupervisorService(agent_supervisor_pb2_grpc.SupervisorServicer):
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def Attend(
+        self, request_iterator: AsyncIterator[agent_supervisor_pb2.AgentMessage], context: _Context
+    ) -> AsyncIterator[agent_supervisor_pb2.Order]:
+        first = convert.decode_agent_message(await anext(request_iterator))
+        if not isinstance(first, Hello):
+            raise ProtocolError(f"an agent's stream begins with Hello, not with {type(first).__name__}")
+        stream = self._runtime.attend(first)
+        reader = asyncio.create_task(self._read(stream, request_iterator))
+        try:
+            while (order := await stream.orders.get()) is not None:
+                yield convert.encode_order(order)
+        finally:
+            reader.cancel()
+            self._runtime.stream_closed(stream, "its stream was closed")
+
+    async def _read(self, stream: Stream, messages: AsyncIterator[agent_supervisor_pb2.AgentMessage]) -> None:
+        """Ends with the agent's side of the stream, however that ends; the loss is reported at once, before any order is tried."""
+        reason = "its stream was closed"
+        try:
+            async for wire in messages:
+                self._runtime.heard(stream, convert.decode_agent_message(wire))
+        except (grpc.RpcError, ProtocolError) as error:
+            reason = f"its stream broke: {error}"
+        self._runtime.stream_closed(stream, reason)
+        stream.close()
+
+
+class StatusService(status_pb2_grpc.StatusServicer):
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def GetStatus(self, request: status_pb2.StatusRequest, context: _Context) -> status_pb2.JobStatus:
+        status: status_pb2.JobStatus = convert.encode(self._runtime.status())
+        return status
+
+    async def Events(
+        self, request: status_pb2.EventsRequest, context: _Context
+    ) -> AsyncIterator[status_pb2.EventLine]:
+        async for line in self._runtime.events.lines(follow=request.follow):
+            yield convert.encode(EventLine(json=line))
+
+    async def Inject(self, request: status_pb2.InjectRequest, context: _Context) -> status_pb2.Done:
+        error = await self._runtime.inject(request.kind, request.target, request.step)
+        done: status_pb2.Done = convert.encode(Done(error=error))
+        return done
+
+    async def Stop(self, request: status_pb2.StopRequest, context: _Context) -> status_pb2.Done:
+        self._runtime.stop(request.reason, 143)
+        done: status_pb2.Done = convert.encode(Done())
+        return done
+
+
+async def serve(runtime: Runtime, *, token: str, host: str, port: int) -> tuple[grpc.aio.Server, int]:
+    """Returns the started server and its port; RuntimeError when the port cannot be had."""
+    server = grpc.aio.server(interceptors=[TokenCheck(token)], options=_OPTIONS)
+    agent_supervisor_pb2_grpc.add_SupervisorServicer_to_server(SupervisorService(runtime), server)
+    status_pb2_grpc.add_StatusServicer_to_server(StatusService(runtime), server)
+    bound = server.add_insecure_port(f"{host}:{port}")
+    await server.start()
+    return server, bound
