@@ -37,6 +37,8 @@ class Reserve:
 class Put:
     """`keep_step`: the newest committed step: its slot stays, the other one is written (slots.slot_to_write).
 
+    `sender_generation`: the one in which the sender runs (`generation` names the state): a holder refuses a rank's older process,
+    which may be one of a node that was cut off and does not know yet that it is replaced.
     Data of `data_bytes` goes to `data_offset`; then `tables_bytes` of tables, then one header page (Header.as_replica).
     """
 
@@ -47,6 +49,7 @@ class Put:
     data_offset: int
     data_bytes: int
     tables_bytes: int
+    sender_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,398 @@
+"""The agent's decisions, pure: events in, commands out. No I/O, clock, thread; times are monotonic seconds, passed in.
+
+The fence: an order of an older generation than the newest one obeyed changes nothing. What the caller owes: commands are carried
+out in order, and every started process is reported exactly once as exited, whatever happens to it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from deadpool.agent.environment import STANDIN, rank_environment, store_environment
+from deadpool.agent.events import (
+    Command,
+    Configure,
+    DropSnapshots,
+    EndNode,
+    Event,
+    HeadsRead,
+    KillNode,
+    KillProcess,
+    LaunchRefused,
+    NameProcess,
+    OrderReceived,
+    ProcessExited,
+    ProcessForked,
+    ProcessRegistered,
+    RankSpoke,
+    Report,
+    ReportVault,
+    ServeStore,
+    StartProcess,
+    StopRequested,
+    StoreServed,
+    Tell,
+)
+from deadpool.agent.injections import KILL_NODE, Injections
+from deadpool.proto import messages
+from deadpool.proto.config import JobConfig, from_json
+from deadpool.proto.messages import NO_STEP, Assign, InjectionDue, LaunchFailed, Placement, Quiesce, RankExited, Role, StartRanks
+
+REFILL_DELAY_S = 5.0  # a recovery that takes longer gets its competition for the CPU after all
+STANDIN_FAILURES_MAX = 3  # in a row: the script does not reach join() here
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """`generation`: the newest that it was told of. `role`: who it is (None: a stand-in without a rank)."""
+
+    number: int
+    rank: int | None
+    generation: int
+    role: Role | None = None
+    pid: int = 0
+    registered: bool = False
+    killed: bool = False
+    superseded: bool = False  # killed for a newer process of the rank: nobody waits for its exit
+
+    @property
+    def waits(self) -> bool:
+        return self.rank is None and not self.killed
+
+
+@dataclass(slots=True)
+class Recovery:
+    """The newest one of this node; new stand-ins are not made while it runs. `resumed`: ranks that have completed a step."""
+
+    generation: int = 0
+    until_s: float = 0.0
+    resumed: set[int] = field(default_factory=set)
+
+
+class NodeCore:
+    """One node's part of a job. `hint`: the node's index at launch, -1 when unknown. `host`: where its stores listen."""
+
+    def __init__(self, *, node_id: str, hint: int, host: str) -> None:
+        self.node_id = node_id
+        self.hint = hint
+        self.host = host
+        self.generation = 0
+        self.config: JobConfig | None = None
+        self.processes: dict[int, Process] = {}
+        self.injections = Injections()
+        self._next_number = 0
+        self._standins_wanted = 0
+        self._standin_failures = 0
+        self._recovery = Recovery()
+        self._starting: StartRanks | None = None  # waits for the old processes' end
+        self._quiesce: Quiesce | None = None
+        self._last_exits: dict[int, RankExited] = {}
+        self._problem = ""
+        self._ending = False
+
+    # ------------------------------------------------------------ what the caller may ask
+
+    def ranks(self) -> dict[int, Process]:
+        """Returns the process of each rank that has a live one."""
+        return {each.rank: each for each in self.processes.values() if each.rank is not None and not each.killed}
+
+    def standins_ready(self) -> int:
+        return sum(each.waits and each.registered for each in self.processes.values())
+
+    def next_deadline_s(self) -> float | None:
+        return self._recovery.until_s if self._missing_standins() and self._recovering() else None
+
+    # ------------------------------------------------------------ events
+
+    def handle(self, event: Event, *, now_s: float) -> list[Command]:
+        return list(self._handle(event, now_s))
+
+    def tick(self, *, now_s: float) -> list[Command]:
+        """A deadline has come."""
+        if self._recovering() and now_s >= self._recovery.until_s:
+            self._recovery.until_s = 0.0
+        return list(self._refill())
+
+    def _handle(self, event: Event, now_s: float) -> Iterator[Command]:
+        match event:
+            case OrderReceived(order=order):
+                yield from self._obey(order, now_s)
+            case ProcessForked(process=number, pid=pid):
+                self.processes[number].pid = pid
+            case ProcessRegistered(process=number, pid=pid):
+                yield from self._registered(self.processes[number], pid)
+            case RankSpoke(process=number, message=message):
+                yield from self._spoke(self.processes[number], message)
+            case ProcessExited():
+                yield from self._exited(event)
+            case StoreServed(generation=generation, port=port, error=error):
+                opened = messages.StoreOpened(generation=generation, host=self.host, port=port)
+                yield Report(message=LaunchFailed(generation=generation, reason=error) if error else opened)
+            case LaunchRefused(reason=reason):
+                self._problem = reason
+                yield self._refusal()
+            case HeadsRead(heads=heads, now_ns=now_ns):
+                for injection_id in self.injections.take_due(heads, now_ns):
+                    yield Report(message=InjectionDue(injection_id=injection_id, at_ns=now_ns))
+            case StopRequested(reason=reason, grace_s=grace_s):
+                yield from self._end(reason, grace_s)
+            case _:
+                assert_never(event)
+
+    def _obey(self, order: messages.Order, now_s: float) -> Iterator[Command]:
+        if self._ending or (
+            not isinstance(order, messages.Welcome) and getattr(order, "generation", self.generation) < self.generation
+        ):
+            return
+        match order:
+            case messages.Welcome():
+                yield from self._welcomed(order)
+            case messages.OpenStore(generation=generation):
+                self.generation = generation
+                yield self._refusal() if self._problem else ServeStore(generation=generation)
+            case StartRanks(generation=generation):
+                self.generation = generation
+                yield from self._start_ranks(order)
+            case messages.WarmUp(standins=standins):
+                self._standins_wanted = standins
+                yield from self._refill()
+            case Quiesce():
+                yield from self._quiesced(order, now_s)
+            case Assign(generation=generation):
+                self.generation = generation
+                yield from self._assign(order, now_s)
+            case messages.KillRanks(generation=generation, ranks=ranks):
+                self.generation = generation
+                yield from self._kill_ranks(ranks)
+            case messages.Reform(generation=generation):
+                self.generation = generation
+                yield from self._reform(order)
+            case messages.Release(generation=generation):
+                self.generation = generation
+                yield from (Tell(process=each.number, order=order) for each in self.ranks().values() if each.registered)
+            case messages.Inject():
+                self._note_injection(order)
+            case messages.InjectionAck(injection_id=injection_id):
+                yield from self._strike(self.injections.acknowledged(injection_id))
+            case messages.Stop(reason=reason, grace_s=grace_s):
+                yield from self._end(reason, grace_s)
+            case _:
+                assert_never(order)
+
+    def _welcomed(self, order: messages.Welcome) -> Iterator[Command]:
+        if self.config is None:
+            self.config = from_json(order.config_json)
+            yield Configure(config=self.config)
+        if order.generation > self.generation:  # the job went on without this node: its ranks live elsewhere now
+            yield from self._supersede()
+            self._starting = None
+            self.generation = order.generation
+
+    # ------------------------------------------------------------ ranks
+
+    def _start_ranks(self, order: StartRanks) -> Iterator[Command]:
+        if self._problem:
+            yield self._refusal()
+            return
+        self._starting = order
+        self._recovery = Recovery(generation=order.generation)
+        yield from self._supersede()
+        yield from self._start_when_clear()
+
+    def _supersede(self) -> Iterator[Command]:
+        for process in self.processes.values():
+            if process.rank is not None:
+                process.superseded = True
+                if not process.killed:
+                    process.killed = True
+                    yield KillProcess(process=process.number)
+
+    def _start_when_clear(self) -> Iterator[Command]:
+        """Starts the ranks once no process of an earlier life is left (their ports and devices are free then)."""
+        order = self._starting
+        if order is None or any(process.rank is not None for process in self.processes.values()):
+            return
+        self._starting = None
+        self._last_exits.clear()
+        yield DropSnapshots()
+        for placement in order.placements:
+            environment = self._rank_environment(order, placement) | store_environment(order.store_host, order.store_port)
+            role = self._role(order, placement, environment)
+            yield self._start(placement.rank, role, environment)
+
+    def _assign(self, order: Assign, now_s: float) -> Iterator[Command]:
+        if self._problem:
+            yield self._refusal()
+            return
+        self._starting = None
+        self._recovers(order.generation, now_s)
+        live = self.ranks()
+        for placement in order.placements:
+            if placement.rank in live:
+                continue  # a joiner of an earlier attempt: it has been told of this generation by Quiesce
+            role = self._role(order, placement, self._rank_environment(order, placement))
+            process = max(
+                (each for each in self.processes.values() if each.waits), key=lambda each: each.registered, default=None
+            )
+            if process is None:
+                start = self._start(None, None, {STANDIN: "1"})
+                yield start
+                process = self.processes[start.process]
+            process.rank, process.role, process.generation = placement.rank, role, order.generation
+            yield NameProcess(process=process.number, rank=placement.rank, generation=order.generation)
+            if process.registered:
+                yield Tell(process=process.number, order=role)
+
+    def _rank_environment(self, order: StartRanks | Assign, placement: Placement) -> dict[str, str]:
+        assert self.config is not None, "no order comes before Welcome"
+        return rank_environment(
+            self.config,
+            placement,
+            world_size=order.world_size,
+            master_node_count=order.master_node_count,
+            restart_count=order.restart_count,
+        )
+
+    def _role(self, order: StartRanks | Assign, placement: Placement, environment: dict[str, str]) -> Role:
+        joiner = isinstance(order, Assign)
+        return Role(
+            generation=order.generation,
+            rank=placement.rank,
+            local_rank=placement.local_rank,
+            world_size=order.world_size,
+            muted=joiner,
+            store_host="" if isinstance(order, Assign) else order.store_host,
+            store_port=0 if isinstance(order, Assign) else order.store_port,
+            hint_step=order.hint_step if isinstance(order, Assign) else NO_STEP,
+            placement=placement,
+            environment=environment,
+        )
+
+    def _start(self, rank: int | None, role: Role | None, environment: dict[str, str]) -> StartProcess:
+        number = self._next_number
+        self._next_number += 1
+        self.processes[number] = Process(number=number, rank=rank, generation=self.generation, role=role)
+        return StartProcess(process=number, rank=rank, generation=self.generation, environment=environment)
+
+    def _registered(self, process: Process, pid: int) -> Iterator[Command]:
+        process.registered, process.pid = True, pid
+        if process.rank is None:
+            self._standin_failures = 0
+        if process.role is None or process.killed:
+            return
+        if process.role.muted:  # a joiner starts in the newest generation, however long it took to get here
+            process.generation = max(self.generation, process.generation)
+            yield Tell(process=process.number, order=replace(process.role, generation=process.generation))
+            return
+        yield Tell(process=process.number, order=process.role)
+        if self._quiesce is not None and self._quiesce.generation > process.generation:
+            process.generation = self._quiesce.generation
+            yield Tell(process=process.number, order=self._quiesce)
+
+    def _spoke(self, process: Process, message: messages.RankMessage) -> Iterator[Command]:
+        if process.killed:
+            return
+        match message:
+            case messages.Register() | messages.Reserve():
+                raise AssertionError(f"{message} is answered before it comes here")
+            case messages.RankPrepared():
+                yield Report(message=message)
+                yield ReportVault(generation=self.generation)
+            case messages.RankResumed(generation=generation, rank=rank):
+                yield Report(message=message)
+                if generation == self._recovery.generation:
+                    self._recovery.resumed.add(rank)
+                yield from self._refill()
+            case _:
+                yield Report(message=message)
+
+    def _exited(self, event: ProcessExited) -> Iterator[Command]:
+        process = self.processes.pop(event.process)
+        if process.rank is None:
+            self._standin_failures += not process.killed
+            yield from self._refill()
+        elif not process.superseded:
+            exited = RankExited(
+                generation=process.generation,
+                rank=process.rank,
+                pid=process.pid,
+                exit_code=event.exit_code,
+                signal=event.signal,
+                error=event.error,
+                log_tail=event.log_tail,
+                step=event.step,
+                commit_step=event.commit_step,
+            )
+            self._last_exits[process.rank] = exited
+            yield Report(message=exited)
+        yield from self._start_when_clear()
+
+    def _kill_ranks(self, ranks: tuple[int, ...]) -> Iterator[Command]:
+        live = self.ranks()
+        for rank in ranks:
+            if rank in live:
+                live[rank].killed = True
+                live[rank].generation = self.generation  # of this order: the exit is its answer
+                yield KillProcess(process=live[rank].number)
+            elif rank in self._last_exits:  # it was quicker: say so in the generation that asks
+                yield Report(message=replace(self._last_exits[rank], generation=self.generation))
+
+    # ------------------------------------------------------------ a recovery
+
+    def _quiesced(self, order: Quiesce, now_s: float) -> Iterator[Command]:
+        self.generation = order.generation
+        self._quiesce = order
+        self._recovers(order.generation, now_s)
+        for process in self.ranks().values():
+            if process.registered:
+                process.generation = order.generation
+                yield Tell(process=process.number, order=order)
+        yield ReportVault(generation=order.generation)
+
+    def _reform(self, order: messages.Reform) -> Iterator[Command]:
+        live = self.ranks()
+        for placement in order.placements:
+            process = live.get(placement.rank)
+            if process is not None and process.registered:
+                sources = tuple(source for source in order.sources if source.rank == placement.rank)
+                yield Tell(process=process.number, order=replace(order, placements=(placement,), sources=sources))
+
+    def _recovers(self, generation: int, now_s: float) -> None:
+        self._recovery = Recovery(generation=generation, until_s=now_s + REFILL_DELAY_S)
+
+    def _recovering(self) -> bool:
+        ranks = self.ranks()
+        return self._recovery.until_s > 0 and not (ranks and self._recovery.resumed >= ranks.keys())
+
+    def _missing_standins(self) -> int:
+        if self._ending or self._problem or self._standin_failures >= STANDIN_FAILURES_MAX:
+            return 0
+        return self._standins_wanted - sum(process.waits for process in self.processes.values())
+
+    def _refill(self) -> Iterator[Command]:
+        if not self._recovering():
+            for _ in range(self._missing_standins()):
+                yield self._start(None, None, {STANDIN: "1"})
+
+    # ------------------------------------------------------------ injections and the end
+
+    def _note_injection(self, order: messages.Inject) -> None:
+        """A rank may still come here, unless it is to be struck at once; a node's index never changes."""
+        if order.target == self.hint if order.kind == KILL_NODE else order.step != NO_STEP or order.target in self.ranks():
+            self.injections.add(order)
+
+    def _strike(self, injection: messages.Inject | None) -> Iterator[Command]:
+        if injection is None:
+            return
+        if injection.kind == KILL_NODE:
+            yield KillNode()
+        elif injection.target in self.ranks():
+            yield KillProcess(process=self.ranks()[injection.target].number)
+
+    def _end(self, reason: str, grace_s: float) -> Iterator[Command]:
+        if not self._ending:
+            self._ending = True
+            yield EndNode(reason=reason, grace_s=grace_s)
+
+    def _refusal(self) -> Report:
+        return Report(message=LaunchFailed(generation=self.generation, reason=self._problem))

@@ -1,0 +1,68 @@
+"""The environment variables of a rank's process. Pure: torchrun's nineteen by their names, and ours."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from deadpool.proto.config import JobConfig
+from deadpool.proto.messages import Placement
+
+STANDIN = "DEADPOOL_STANDIN"
+PROCESS = "DEADPOOL_PROCESS"  # our number for the process: its strays are known by it
+
+# What makes a process a rank; never taken over from the agent's own environment (it may itself run under torchrun or Slurm).
+_OF_A_RANK = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+    "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    STANDIN, PROCESS,
+)  # fmt: skip
+
+
+def node_environment(
+    config: JobConfig, inherited: Mapping[str, str], *, job_dir: Path, vault_dir: Path, node_id: str, host: str
+) -> dict[str, str]:
+    """Returns what all of the node's ranks share: the environment of the warm process."""
+    environment = {name: value for name, value in inherited.items() if name not in _OF_A_RANK}
+    environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if config.nproc_per_node > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    if host == "127.0.0.1":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return environment | {
+        "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
+        "TORCHELASTIC_RUN_ID": config.job_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",  # DataLoader workers fork without a word about it, and never touch our channel
+        "DEADPOOL_JOB_ID": config.job_id,
+        "DEADPOOL_JOB_DIR": str(job_dir),
+        "DEADPOOL_NODE_ID": node_id,
+        "DEADPOOL_SOCKET": str(socket_path(job_dir, node_id)),
+        "DEADPOOL_VAULT_DIR": str(vault_dir),
+    }
+
+
+def rank_environment(
+    config: JobConfig, placement: Placement, *, world_size: int, master_node_count: int, restart_count: int
+) -> dict[str, str]:
+    """Returns what makes a process this rank, but for the store."""
+    return {
+        "RANK": str(placement.rank),
+        "LOCAL_RANK": str(placement.local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(config.nproc_per_node),
+        "GROUP_RANK": str(placement.node_rank),
+        "GROUP_WORLD_SIZE": str(master_node_count),
+        "ROLE_RANK": str(placement.rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RESTART_COUNT": str(restart_count),
+    }
+
+
+def store_environment(host: str, port: int) -> dict[str, str]:
+    return {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+
+
+def socket_path(job_dir: Path, node_id: str) -> Path:
+    return job_dir / f"{node_id}.sock"

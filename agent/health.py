@@ -1,0 +1,30 @@
+"""How the machine is doing, for the beat."""
+
+import os
+from dataclasses import dataclass
+
+import psutil
+
+VAULT_ROOT = "/dev/shm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Shares are 0..1 of this machine; `cpu_share` is the mean since the call before."""
+
+    cpu_share: float
+    memory_share: float
+    shm_free_bytes: int
+
+
+def read_health() -> Health:
+    return Health(
+        cpu_share=psutil.cpu_percent(None) / 100,
+        memory_share=psutil.virtual_memory().percent / 100,
+        shm_free_bytes=free_bytes(VAULT_ROOT),
+    )
+
+
+def free_bytes(folder: str | os.PathLike[str]) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize

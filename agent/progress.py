@@ -1,0 +1,33 @@
+"""Reads the call records of this node's ranks; each appears when its rank joins, and anew when another process plays it."""
+
+import contextlib
+from pathlib import Path
+
+from deadpool.proto.call_record import RECORD_BYTES, CallRecord, Head, record_path
+
+
+class Records:
+    def __init__(self, vault_dir: Path) -> None:
+        self._vault_dir = vault_dir
+        self._open: dict[int, tuple[int, CallRecord]] = {}  # rank -> inode, record
+
+    def head(self, rank: int, pid: int) -> Head:
+        """Returns the head that the process `pid` has written for this rank; an empty one when it has not (yet)."""
+        path = record_path(self._vault_dir, rank)
+        with contextlib.suppress(FileNotFoundError):
+            stat = path.stat()
+            inode, record = self._open.get(rank, (0, None))
+            if inode != stat.st_ino and stat.st_size == RECORD_BYTES:
+                if record is not None:
+                    record.close()
+                record = CallRecord(path, create=False)
+                self._open[rank] = (stat.st_ino, record)
+            if record is not None:
+                head = record.head()
+                return head if head.pid == pid else Head()
+        return Head()
+
+    def close(self) -> None:
+        for _, record in self._open.values():
+            record.close()
+        self._open.clear()

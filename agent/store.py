@@ -1,0 +1,103 @@
+"""The node's store process, seen from the agent: made at the first OpenStore, then kept warm for the next ones."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+from deadpool.agent.logs import Logs, RankLog
+from deadpool.agent.warm import WarmProcess
+from deadpool.proto import warm_wire
+from deadpool.proto.errors import ProtocolError
+from deadpool.proto.warm_wire import ForkKind, FrameReader, Open, Opened
+
+REQUEST = -1  # the warm process's number for the store; ranks count from 0
+_RECEIVE_BYTES = 1 << 16
+_ATTEMPTS_MAX = 3
+
+
+class StoreProcess:
+    """`on_opened(generation, port, error)` answers every `open()` once."""
+
+    def __init__(self, warm: WarmProcess, logs: Logs, host: str, on_opened: Callable[[int, int, str], None]) -> None:
+        self._warm, self._logs, self._host, self._on_opened = warm, logs, host, on_opened
+        self._asked: dict[int, int] = {}  # generation -> attempts
+        self._control: socket.socket | None = None
+        self._theirs: socket.socket | None = None
+        self._log: RankLog | None = None
+        self._reader = FrameReader()
+        self.pid = 0  # 0 while there is none
+
+    def open(self, generation: int) -> None:
+        self._asked[generation] = 1
+        if self._control is None:
+            self._start()
+        elif self.pid:
+            self._ask(generation)
+
+    def forked(self, pid: int) -> None:
+        """The warm process says that it exists."""
+        assert self._control is not None
+        assert self._theirs is not None
+        assert self._log is not None
+        self.pid = pid
+        self._theirs.close()
+        self._log.handed_over()
+        asyncio.get_running_loop().add_reader(self._control, self._readable)
+        for generation in list(self._asked):
+            self._ask(generation)
+
+    def kill(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _start(self) -> None:
+        self._control, self._theirs = socket.socketpair()
+        self._log, self._reader = self._logs.open("store.log", ""), FrameReader()
+        fds = (self._log.stdout_fd, self._log.stderr_fd, self._theirs.fileno())
+        self._warm.fork(REQUEST, ForkKind.STORE, {}, fds)
+
+    def _ask(self, generation: int) -> None:
+        assert self._control is not None
+        try:
+            warm_wire.send(self._control, Open(generation=generation, host=self._host))
+        except ConnectionError:
+            return  # it is dead: _readable hears of that as well, and asks the next one
+
+    def _readable(self) -> None:
+        assert self._control is not None
+        try:
+            data = self._control.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._lost()
+        for frame in self._reader.feed(data):
+            if not isinstance(frame, Opened):
+                raise ProtocolError(f"the store sent {frame}")
+            if self._asked.pop(frame.generation, 0):
+                self._on_opened(frame.generation, frame.port, frame.error)
+
+    def _lost(self) -> None:
+        """It died. What it had not answered goes to a new one; a store that is in use is missed by its ranks, who will say so."""
+        error = f"the rendezvous store's process died: {self._log.tail() if self._log else ''}"
+        self.close()
+        for generation, attempts in list(self._asked.items()):
+            self._asked[generation] = attempts + 1
+            if attempts >= _ATTEMPTS_MAX:
+                del self._asked[generation]
+                self._on_opened(generation, 0, error)
+        if self._asked:
+            self._start()
+
+    def close(self) -> None:
+        if self._control is None or self._log is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._control)
+        self._control.close()
+        self._log.close()
+        if self.pid:
+            self.kill()
+            os.waitpid(self.pid, 0)
+        self._control, self._log, self.pid = None, None, 0

@@ -1,0 +1,160 @@
+"""The agent's side of the warm process: starts it, asks it for forks, starts it again should it die."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from deadpool.proto import warm_wire
+from deadpool.proto.config import Entry, JobConfig
+from deadpool.proto.errors import ConfigError
+from deadpool.proto.warm_wire import Fork, Forked, ForkKind, FrameReader, Ready
+
+_MODULE = "deadpool.trainer_hooks.warm"
+_RECEIVE_BYTES = 1 << 16
+_RESTARTS_MAX = 3
+
+
+class WarmProcess:
+    """`start()` first. Forks asked for before it is ready, or while it is started again, wait.
+
+    `on_forked(request, pid)`: the process exists and is (or is just becoming) a child of this one. `on_problem(reason)`: no
+    process of this job can run here. `on_lost()`: it died and is started again; forks that it had not answered may have
+    left a process behind, and are asked for once more.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        environment: dict[str, str],
+        *,
+        on_forked: Callable[[int, int], None],
+        on_problem: Callable[[str], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._on_forked, self._on_problem, self._on_lost = on_forked, on_problem, on_lost
+        self._asked: dict[int, tuple[Fork, tuple[int, ...]]] = {}
+        self._control: socket.socket | None = None
+        self._reader = FrameReader()
+        self._ready = False
+        self._restarts = 0
+        self.pid = 0
+
+    @property
+    def outstanding(self) -> bool:
+        """Returns whether a fork was asked for whose process is not known yet."""
+        return bool(self._asked)
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.set_inheritable(True)
+            try:
+                self.pid = self._spawn(theirs.fileno())
+            except OSError as error:
+                ours.close()
+                self._on_problem(f"{self._config.python}: cannot be started ({error.strerror}); give another with --python")
+                return
+        self._control, self._reader, self._ready = ours, FrameReader(), False
+        asyncio.get_running_loop().add_reader(ours, self._readable)
+
+    def _spawn(self, control_fd: int) -> int:
+        config = self._config
+        fresh = ["--fresh"] if config.start_method == "spawn" or config.entry is Entry.PROGRAM else []
+        safe_path = ["--safe-path"] if self._environment.get("PYTHONSAFEPATH") else []
+        arguments = [
+            config.python, "-P", "-m", _MODULE, "--control", str(control_fd), "--agent", str(os.getpid()),
+            "--entry", config.entry, *fresh, *safe_path, "--", *config.command,
+        ]  # fmt: skip
+        return os.posix_spawnp(
+            config.python,
+            arguments,
+            self._environment,
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT],
+        )
+
+    def fork(self, request: int, kind: ForkKind, environment: dict[str, str], fds: tuple[int, ...]) -> None:
+        """Asks for a process. The descriptors are the caller's; they must stay open until `on_forked`."""
+        self._asked[request] = (Fork(request=request, kind=kind, environment=environment), fds)
+        if self._ready:
+            self._send(request)
+
+    def withdraw(self, request: int) -> bool:
+        """Returns True when the fork had not been sent yet and is forgotten now."""
+        if self._ready:
+            return False
+        return self._asked.pop(request, None) is not None
+
+    def _send(self, request: int) -> None:
+        assert self._control is not None
+        try:
+            warm_wire.send(self._control, *self._asked[request])
+        except OSError:
+            self._lost()
+
+    def _readable(self) -> None:
+        assert self._control is not None
+        try:
+            data = self._control.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        for frame in self._reader.feed(data):
+            match frame:
+                case Ready(problem=problem):
+                    self._become_ready(problem)
+                case Forked(request=request, pid=pid):
+                    del self._asked[request]
+                    self._on_forked(request, pid)
+                case _:
+                    raise ConfigError(f"the warm process sent {frame}: is another version of deadpool installed?")
+
+    def _become_ready(self, problem: str) -> None:
+        if problem:
+            self._on_problem(problem)
+            return
+        self._ready = True
+        for request in list(self._asked):
+            self._send(request)
+
+    def _lost(self) -> None:
+        """Nothing is known of it but that its end of the connection is closed: it is dead, or as good as."""
+        if self._control is None:
+            return
+        was_ready = self._ready
+        status = self.close()
+        self._restarts += 1
+        if not was_ready or self._restarts > _RESTARTS_MAX:
+            code = os.waitstatus_to_exitcode(status)
+            self._on_problem(
+                f"{self._config.python} -m {_MODULE} ended with {code} before it could start a rank; see its message above"
+            )
+            return
+        print(f"deadpool: the warm process {self.pid} died ({status}); starting it again", file=sys.stderr)
+        self._on_lost()
+        self.start()
+
+    def close(self) -> int:
+        """Ends it and returns its wait status."""
+        if self._control is None:
+            return 0
+        asyncio.get_running_loop().remove_reader(self._control)
+        self._control.close()
+        self._control = None
+        os.kill(self.pid, signal.SIGKILL)
+        return os.waitpid(self.pid, 0)[1]
+
+
+def error_path(job_dir: Path, node_id: str, process: int) -> Path:
+    """Where a rank's process leaves the traceback of an uncaught exception (TORCHELASTIC_ERROR_FILE)."""
+    return job_dir / f"{node_id}-error-{process}.json"
