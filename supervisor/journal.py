@@ -1,7 +1,7 @@
 """The journal: every event and deadline that the core has acted on, one JSON line each, on disk before its commands are sent.
 
-Replaying it through a fresh core gives an equal one. Beats are written only when something else follows: of each node the last one
-before it, for the earlier ones leave no trace in the core; one that has commands is written like any other event.
+Replaying it through a fresh core gives an equal one. Beats are written only when something else follows: of each node the last
+one before it, for the earlier ones leave no trace in the core; one that has commands is written like any other event.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (FromAgent, No
 class LineFile:
     """A file that grows by whole lines, each with the operating system when `write` returns. A full disk costs the file only."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("wb" if fresh else "ab", buffering=0)
         self._broken = False
 
     def write(self, *lines: str) -> None:

@@ -55,7 +55,7 @@ def end_with_parent() -> None:
 async def _run(config: JobConfig, token: str, job_dir: Path, host: str, port: int, summary_json: Path | None) -> int:
     log_dir = Path(config.log_dir)
     log_dir.mkdir(parents=True, exist_ok=True)
-    journal = LineFile(log_dir / "journal.jsonl")
+    journal = LineFile(log_dir / "journal.jsonl", fresh=True)
     lines = LineFile(log_dir / "events.jsonl")
     runtime = Runtime(config, journal=journal, events=EventLog(lines))
     for number, exit_code in _EXIT_CODES.items():

@@ -30,7 +30,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
     def __init__(self, token: str) -> None:
         self._token = token
         self._logged: set[str] = set()
-        self._refusal = grpc.unary_unary_rpc_method_handler(self._refuse)
+        self._refusal: Any = grpc.stream_stream_rpc_method_handler(self._refuse)  # whatever the kind of call: it reads nothing
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -38,7 +38,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         shown = dict(details.invocation_metadata or ()).get(TOKEN_KEY)
         return await continuation(details) if token_matches(self._token, shown) else self._refusal
 
-    async def _refuse(self, request: object, context: _Context) -> None:
+    async def _refuse(self, requests: object, context: _Context) -> None:
         host = context.peer().rsplit(":", 1)[0]
         if host not in self._logged:
             self._logged.add(host)
@@ -53,9 +53,11 @@ class SupervisorService(agent_supervisor_pb2_grpc.SupervisorServicer):
     async def Attend(
         self, request_iterator: AsyncIterator[agent_supervisor_pb2.AgentMessage], context: _Context
     ) -> AsyncIterator[agent_supervisor_pb2.Order]:
-        first = convert.decode_agent_message(await anext(request_iterator))
+        wire = await anext(aiter(request_iterator), None)
+        first = None if wire is None or wire.WhichOneof("body") is None else convert.decode_agent_message(wire)
         if not isinstance(first, Hello):
-            raise ProtocolError(f"an agent's stream begins with Hello, not with {type(first).__name__}")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent's stream begins with Hello")
+            return
         stream = self._runtime.attend(first)
         reader = asyncio.create_task(self._read(stream, request_iterator))
         try:
@@ -66,7 +68,7 @@ class SupervisorService(agent_supervisor_pb2_grpc.SupervisorServicer):
             self._runtime.stream_closed(stream, "its stream was closed")
 
     async def _read(self, stream: Stream, messages: AsyncIterator[agent_supervisor_pb2.AgentMessage]) -> None:
-        """Ends with the agent's side of the stream, however that ends; the loss is reported at once, before any order is tried."""
+        """Ends with the agent's side of the stream, however that ends; the loss is reported at once."""
         reason = "its stream was closed"
         try:
             async for wire in messages:
@@ -85,9 +87,7 @@ class StatusService(status_pb2_grpc.StatusServicer):
         status: status_pb2.JobStatus = convert.encode(self._runtime.status())
         return status
 
-    async def Events(
-        self, request: status_pb2.EventsRequest, context: _Context
-    ) -> AsyncIterator[status_pb2.EventLine]:
+    async def Events(self, request: status_pb2.EventsRequest, context: _Context) -> AsyncIterator[status_pb2.EventLine]:
         async for line in self._runtime.events.lines(follow=request.follow):
             yield convert.encode(EventLine(json=line))
 
