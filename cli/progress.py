@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Progress:
-    """Follows events.jsonl; the file may not exist yet, and its last line may be half written."""
+    """Follows events.jsonl from where it ends now; the file may not exist yet, and its last line may be half written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -18,16 +18,53 @@ class Progress:
         return [line for event in self.new_events() if (line := describe(event))]
 
     def new_events(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
+        if not self._path.exists() or self._path.stat().st_size == self._offset:
             return []
         with self._path.open("rb") as file:
             file.seek(self._offset)
             text = file.read()
         self._offset += len(text)
         *lines, self._rest = (self._rest + text).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [event for line in lines if (event := _parse(line))]
 
 
 def describe(event: dict[str, Any]) -> str:
-    """Returns the line for one event, "" for those that a person need not see."""
+    """Returns the line for one event, "" for those that a person need not see. Of a missing field it shows a question mark."""
+
+    def of(name: str) -> Any:
+        return event.get(name, "?")
+
+    match event.get("event"):
+        case "started":
+            return "training"
+        case "injection":
+            return f"injected: {of('kind')} {of('target')}"
+        case "failure":
+            return f"{of('cause')}: {of('failure_class')}"
+        case "waiting_for_node":
+            return "no spare is left: waiting for a node"
+        case "recovered":
+            again = of("steps_reexecuted")
+            place = f"spare {event['spare']} took {_ranks(event)}" if event.get("spare") else f"{_ranks(event)} back in place"
+            steps = f"{again} step{'' if again == 1 else 's'} again"
+            return f"recovered in {_seconds(event)}: {place}, resumed at step {of('resume_step')}, {steps}"
     return ""
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """Returns the event; an empty one for a line that a full disk or a killed writer has cut: no reason to end a job."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _ranks(event: dict[str, Any]) -> str:
+    ranks = event.get("ranks") or ["none"]
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+
+
+def _seconds(event: dict[str, Any]) -> str:
+    total_s = event.get("total_s")
+    return f"{total_s:.2f} s" if isinstance(total_s, int | float) else "? s"
