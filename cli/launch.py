@@ -44,15 +44,18 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--inject", "injections", multiple=True, metavar="KIND:TARGET@STEP",
               help="Inject a failure in the middle of a step: kill-node:NODE@STEP, kill-rank:RANK@STEP. Repeatable.")  # fmt: skip
 @click.option("--summary-json", type=click.Path(dir_okay=False, path_type=Path), help="Write a summary of the job there.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="The supervisor's port.  [default: any free one]")
 @click.version_option(package_name="deadpool-train")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def launch(standalone: bool, summary_json: Path | None, **options: Any) -> int:
+def launch(standalone: bool, summary_json: Path | None, port: int | None, **options: Any) -> int:
     """Run SCRIPT with ARGS on nodes x ranks, with spare nodes that take the place of dead ones."""
     refuse_later(options, standalone=standalone)
     config = job_config(options)
+    own: list[str] = [] if port is None else ["--port", str(port)]  # the supervisor's alone
     if summary_json is not None:
         summary_json = summary_json.absolute()
+        own += ["--summary-json", str(summary_json)]
         if not os.access(summary_json.parent, os.W_OK):
             raise ConfigError(f"--summary-json {summary_json}: cannot write to {summary_json.parent}")
     try:
@@ -65,7 +68,7 @@ def launch(standalone: bool, summary_json: Path | None, **options: Any) -> int:
 
     with job_folder(config) as folder:
         say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
-        exit_code = StandaloneJob(config, folder, summary_json, say).run()
+        exit_code = StandaloneJob(config, folder, say, own).run()
     say(f"job {config.job_id}: {'done' if exit_code == 0 else f'ended with exit code {exit_code}'}")
     return exit_code
 

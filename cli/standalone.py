@@ -9,7 +9,7 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,12 +27,12 @@ _POLL_S = 0.2  # how often the events file is looked at; everything else wakes t
 
 
 class StandaloneJob:
-    """`run()` once; it returns the exit code. `say` prints a line of ours."""
+    """`run()` once; it returns the exit code. `say` prints a line of ours. `for_supervisor`: further arguments of it."""
 
-    def __init__(self, config: JobConfig, folder: Path, summary_json: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(self, config: JobConfig, folder: Path, say: Callable[[str], None], for_supervisor: Sequence[str]) -> None:
         self._config = config
         self._folder = folder
-        self._summary_json = summary_json
+        self._for_supervisor = for_supervisor
         self._say = say
         self._progress = Progress(Path(config.log_dir) / "events.jsonl")
         self._children = Children()
@@ -58,8 +58,7 @@ class StandaloneJob:
     def _start(self) -> None:
         """Starts the supervisor and, once it listens, the agents."""
         common = ["--job-dir", str(self._folder), "--with-parent"]
-        summary = [] if self._summary_json is None else ["--summary-json", str(self._summary_json)]
-        self._children.start(_SUPERVISOR, [*module_command("deadpool.supervisor.main"), *common, *summary])
+        self._children.start(_SUPERVISOR, [*module_command("deadpool.supervisor.main"), *common, *self._for_supervisor])
         endpoint = self._folder / "endpoint.json"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not endpoint.exists():

@@ -74,7 +74,7 @@ def parse(*arguments: str) -> JobConfig:
     context = launch.launch.make_context("deadpool-launch", list(arguments))
     parameters = dict(context.params)
     launch.refuse_later(parameters, standalone=parameters.pop("standalone"))
-    del parameters["summary_json"]
+    del parameters["summary_json"], parameters["port"]
     return launch.job_config(parameters)
 
 
