@@ -176,14 +176,17 @@ class Processes:
             if process.pid:
                 self._signal(process, signal.SIGKILL)
 
-    def sweep(self, known: set[int]) -> None:
-        """Reaps orphans that have fallen to the agent; kills those whose process has failed. `known`: children to leave alone."""
-        if self._warm.outstanding:
+    def sweep(self, known: set[int], *, strict: bool) -> None:
+        """Reaps orphans that have fallen to the agent; kills those whose process has failed. `known`: children to leave alone.
+
+        `strict`: the warm process died, so a child that nobody knows may be one that it forked last: all of them are killed.
+        """
+        if self._warm.outstanding and not strict:
             return  # a child that is not known yet could be a rank
         for pid in set(children()) - self._pids - known:
-            if _tag(pid) in self._failed:
+            if strict or _tag(pid) in self._failed:
                 os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, os.WNOHANG)
+            os.waitpid(pid, 0 if strict else os.WNOHANG)
 
 
 def children() -> Iterator[int]:

@@ -144,14 +144,18 @@ class WarmProcess:
         self._on_lost()
         self.start()
 
+    def kill(self) -> None:
+        if self._control is not None:
+            os.kill(self.pid, signal.SIGKILL)
+
     def close(self) -> int:
         """Ends it and returns its wait status."""
         if self._control is None:
             return 0
         asyncio.get_running_loop().remove_reader(self._control)
+        self.kill()
         self._control.close()
         self._control = None
-        os.kill(self.pid, signal.SIGKILL)
         return os.waitpid(self.pid, 0)[1]
 
 

@@ -1,0 +1,96 @@
+"""deadpool-agent: the one process of a node that starts ranks, watches them and holds the vault."""
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from deadpool.agent.runtime import Node, NodeArguments
+from deadpool.proto.errors import ConfigError
+from deadpool.proto.secret import read_private
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE_S = 5.0  # for ranks, after a signal
+_ORPHAN_GRACE_S = 2.0  # when the parent has died: everything should be gone within 5 s
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+
+def main() -> None:
+    arguments = _arguments()
+    parent = arguments.with_parent
+    logging.basicConfig(level=logging.INFO, format=f"deadpool-agent[{arguments.node_id}]: %(message)s")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if parent is not None:
+        parent = parent or os.getppid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if _parent_is_gone(parent):
+            sys.exit(f"deadpool-agent[{arguments.node_id}]: the process that started it is gone")
+    try:
+        node = NodeArguments(
+            job_dir=arguments.job_dir.absolute(),
+            node_id=arguments.node_id,
+            hint=arguments.hint,
+            host=arguments.host,
+            supervisor=arguments.supervisor,
+            token=read_private(arguments.job_dir / "token"),
+        )
+        sys.exit(asyncio.run(_run(node, parent)))
+    except (ConfigError, OSError) as error:
+        print(f"deadpool-agent[{arguments.node_id}]: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+async def _run(arguments: NodeArguments, parent: int | None) -> int:
+    node = Node(arguments)
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        orphaned = parent is not None and os.getppid() != parent
+        reason = "the process that started this agent is gone" if orphaned else signal.Signals(number).name
+        node.stop(reason, _ORPHAN_GRACE_S if orphaned else _GRACE_S, 128 + number)
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    if parent is not None and os.getppid() != parent:  # between the check and the handler
+        stop(signal.SIGTERM)
+    return await node.run()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="deadpool-agent", description="Runs one node's part of a job.")
+    parser.add_argument("--job-dir", type=Path, required=True, help="the job's folder, with its token")
+    parser.add_argument("--node-id", required=True)
+    parser.add_argument("--hint", type=int, default=-1, help="the node's index at launch")
+    parser.add_argument("--host", default="127.0.0.1", help="the address at which other nodes reach this one")
+    parser.add_argument("--supervisor", metavar="HOST:PORT", help="instead of DIR/endpoint.json")
+    parser.add_argument(
+        "--with-parent",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="PID",
+        help="end when the parent (of that pid) ends, even if it is gone already",
+    )
+    return parser.parse_args()
+
+
+def _parent_is_gone(parent: int) -> bool:
+    """Returns whether the parent died before PR_SET_PDEATHSIG was set. Pid 1 is a parent only where it is a launcher of ours."""
+    if os.getppid() != parent:
+        return True
+    return parent == 1 and b"deadpool" not in Path("/proc/1/cmdline").read_bytes()
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,408 @@
+"""The agent's one loop: every event goes to the core, every command of the core is carried out here. One thread, no locks.
+
+(The replica receiver and the log writers have threads of their own; they share files with the loop and nothing else.)
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from deadpool.agent import events
+from deadpool.agent.core import NodeCore
+from deadpool.agent.environment import node_environment, socket_path
+from deadpool.agent.events import Command, Event
+from deadpool.agent.health import VAULT_ROOT, read_health
+from deadpool.agent.logs import Logs
+from deadpool.agent.processes import Exit, Processes, kill_children
+from deadpool.agent.progress import Records
+from deadpool.agent.replication.tcp import ReplicaServer
+from deadpool.agent.service import Orders, serve
+from deadpool.agent.store import REQUEST as STORE_REQUEST
+from deadpool.agent.store import StoreProcess
+from deadpool.agent.supervisor_link import SupervisorLink
+from deadpool.agent.vault import Vault
+from deadpool.agent.warm import WarmProcess, error_path
+from deadpool.proto.config import JobConfig
+from deadpool.proto.errors import ConfigError
+from deadpool.proto.messages import (
+    NO_STEP,
+    Beat,
+    Hello,
+    Order,
+    RankMessage,
+    RankProgress,
+    Reserve,
+    Reserved,
+    Stopped,
+    VaultReport,
+)
+
+_log = logging.getLogger(__name__)
+_WATCH_S = 0.003  # how often call records are read while an injection waits for its moment
+_REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
+_LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor, and the logs to reach their files
+_STRAYS_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeArguments:
+    """What an agent is started with. `host`: the address at which other nodes reach this one."""
+
+    job_dir: Path
+    node_id: str
+    hint: int
+    host: str
+    supervisor: str | None
+    token: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Machinery:
+    """What exists once the job's configuration is known."""
+
+    config: JobConfig
+    vault: Vault
+    records: Records
+    logs: Logs
+    warm: WarmProcess
+    store: StoreProcess
+    processes: Processes
+
+
+class Node:
+    """One agent. `run` returns its exit code."""
+
+    def __init__(self, arguments: NodeArguments) -> None:
+        self._arguments = arguments
+        self._core = NodeCore(node_id=arguments.node_id, hint=arguments.hint, host=arguments.host)
+        self._replicas = ReplicaServer(arguments.host, arguments.token)
+        self._link = SupervisorLink(arguments.job_dir, arguments.supervisor, arguments.token, self._hello, self._ordered)
+        self._machinery: Machinery | None = None
+        self._events: deque[Event] = deque()
+        self._handling = False
+        self._orders: dict[int, Orders] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching = False
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._ending: asyncio.Task[None] | None = None
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        path = socket_path(self._arguments.job_dir, self._arguments.node_id)
+        server = await serve(path, self._arguments.token, self)
+        link = asyncio.create_task(self._link.run())
+        link.add_done_callback(self._link_ended)
+        try:
+            return await self._ended
+        finally:
+            self._remove()
+            await self._link.finish(_LAST_WORDS_S)
+            link.cancel()
+            await server.stop(None)
+            path.unlink(missing_ok=True)
+
+    def _link_ended(self, link: asyncio.Task[None]) -> None:
+        """It ends before us only by an error of ours."""
+        error = None if link.cancelled() else link.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+
+    def stop(self, reason: str, grace_s: float, exit_code: int) -> None:
+        """Ends the node; the second time at once."""
+        self._exit_code = exit_code
+        if self._ending is not None and self._machinery is not None:
+            self._machinery.processes.kill_now()
+        self.dispatch(events.StopRequested(reason=reason, grace_s=grace_s))
+
+    def dispatch(self, event: Event) -> None:
+        """Hands the event to the core and carries out what it wants; events that this leads to wait their turn."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                for command in self._core.handle(self._events.popleft(), now_s=time.monotonic()):
+                    self._carry_out(command)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._handling = False
+        self._arm()
+
+    def _tick(self) -> None:
+        try:
+            for command in self._core.tick(now_s=time.monotonic()):
+                self._carry_out(command)
+        except Exception as error:
+            self._fail(error)
+        self._arm()
+
+    def _fail(self, error: Exception) -> None:
+        """An agent that does not know what it does must not go on: the node is lost, and a spare takes its place."""
+        _log.critical("the agent of %s fails", self._arguments.node_id, exc_info=error)
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline_s = self._core.next_deadline_s()
+        loop = asyncio.get_running_loop()
+        delay_s = max(0.0, deadline_s - time.monotonic()) if deadline_s is not None else None
+        self._timer = loop.call_later(delay_s, self._tick) if delay_s is not None else None
+        if self._core.injections and not self._watching:
+            self._watching = True
+            loop.call_soon(self._watch)
+
+    # ------------------------------------------------------------ commands
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case events.Configure(config=config):
+                self._configure(config)
+            case events.Report(message=message):
+                self._link.send(message)
+            case events.Tell(process=process, order=order):
+                if process in self._orders:
+                    self._orders[process].put_nowait(order)
+            case events.EndNode(reason=reason, grace_s=grace_s):
+                _log.info("stopping: %s", reason)
+                self._ending = asyncio.create_task(self._end(grace_s))
+            case _ if self._machinery is not None:
+                self._act(command, self._machinery)
+            case _:
+                _log.warning("no vault or logs here: %s is not obeyed", command)
+
+    def _act(self, command: Command, node: Machinery) -> None:
+        match command:
+            case events.StartProcess(process=process, rank=rank, generation=generation, environment=environment):
+                name, prefix = _log_name(rank, generation) if rank is not None else (f"standin-{process}.log", "")
+                node.processes.start(process, environment, node.logs.open(name, prefix))
+            case events.NameProcess(process=process, rank=rank, generation=generation):
+                node.processes.log(process).rename(*_log_name(rank, generation))
+            case events.KillProcess(process=process):
+                node.processes.kill(process)
+            case events.ReportVault(generation=generation):
+                self._link.send(VaultReport(generation=generation, slots=node.vault.slots()))
+            case events.ServeStore(generation=generation):
+                node.store.open(generation)
+            case events.DropSnapshots():
+                node.vault.drop_snapshots()
+            case events.KillNode():
+                self._kill_node(node)
+            case events.Configure() | events.Report() | events.Tell() | events.EndNode():
+                raise AssertionError(f"{command} is carried out before it comes here")
+            case _:
+                assert_never(command)
+
+    def _configure(self, config: JobConfig) -> None:
+        """Makes what needs the configuration, and starts to warm up."""
+        arguments = self._arguments
+        try:
+            logs = Logs(Path(config.log_dir) / arguments.node_id)
+            vault = Vault.create(Path(VAULT_ROOT), config.job_id, arguments.node_id)
+        except (ConfigError, OSError) as error:
+            self.dispatch(events.LaunchRefused(reason=str(error)))
+            return
+        self._replicas.start(vault.folder)
+        environment = node_environment(
+            config, os.environ, job_dir=arguments.job_dir, vault_dir=vault.folder, node_id=arguments.node_id, host=arguments.host
+        )
+        warm = WarmProcess(
+            config, environment, on_forked=self._forked, on_problem=self._launch_refused, on_lost=lambda: self._sweep(strict=True)
+        )
+        self._machinery = Machinery(
+            config=config,
+            vault=vault,
+            records=Records(vault.folder),
+            logs=logs,
+            warm=warm,
+            store=StoreProcess(warm, logs, arguments.host, self._store_opened),
+            processes=Processes(
+                warm, lambda number: error_path(arguments.job_dir, arguments.node_id, number), self._process_forked, self._exited
+            ),
+        )
+        warm.start()
+        self._beat_and_repeat()
+
+    def _kill_node(self, node: Machinery) -> None:
+        """What a power cut does: everything at once, nothing is cleared up."""
+        node.processes.kill_now()
+        node.store.kill()
+        node.warm.kill()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def _end(self, grace_s: float) -> None:
+        if self._machinery is not None:
+            await self._machinery.processes.end_all(grace_s)
+        self._remove()
+        self._link.send(Stopped())
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(self._exit_code)
+
+    def _remove(self) -> None:
+        """Ends every process and removes the vault, whatever the end. Harmless the second time."""
+        node, self._machinery = self._machinery, None
+        self._replicas.close()
+        if node is None:
+            return
+        node.store.close()
+        node.warm.close()
+        kill_children(_STRAYS_S)
+        node.records.close()
+        node.vault.remove()
+        node.logs.close(_LAST_WORDS_S)
+
+    # ------------------------------------------------------------ what happens
+
+    def _hello(self) -> Hello:
+        arguments = self._arguments
+        return Hello(
+            node_id=arguments.node_id,
+            hint=arguments.hint,
+            host=arguments.host,
+            port=self._replicas.port,
+            pid=os.getpid(),
+            generation=self._core.generation,
+        )
+
+    def _ordered(self, order: Order) -> None:
+        self.dispatch(events.OrderReceived(order=order))
+
+    def _launch_refused(self, reason: str) -> None:
+        self.dispatch(events.LaunchRefused(reason=reason))
+
+    def _store_opened(self, generation: int, port: int, error: str) -> None:
+        self.dispatch(events.StoreServed(generation=generation, port=port, error=error))
+
+    def _forked(self, request: int, pid: int) -> None:
+        assert self._machinery is not None
+        if request == STORE_REQUEST:
+            self._machinery.store.forked(pid)
+        else:
+            self._machinery.processes.forked(request, pid)
+
+    def _process_forked(self, process: int, pid: int) -> None:
+        self.dispatch(events.ProcessForked(process=process, pid=pid))
+        if self._machinery is not None and not self._machinery.warm.outstanding:
+            self._beat(self._machinery)  # all are there: no need to wait for the next beat
+
+    def _exited(self, process: int, exit: Exit) -> None:
+        playing = self._core.processes.get(process)
+        self._orders.pop(process, None)
+        if playing is None or self._machinery is None:
+            return
+        step, commit_step = NO_STEP, NO_STEP
+        if playing.rank is not None:
+            head = self._machinery.records.head(playing.rank, playing.pid)
+            step, commit_step = head.step, head.commit_step
+        elif exit.exit_code and not playing.killed:
+            _log.warning("a stand-in ended with %d before it had a rank:\n%s", exit.exit_code, exit.error or exit.log_tail)
+        self.dispatch(
+            events.ProcessExited(
+                process=process,
+                exit_code=exit.exit_code,
+                signal=exit.signal,
+                error=exit.error,
+                log_tail=exit.log_tail,
+                step=step,
+                commit_step=commit_step,
+            )
+        )
+
+    # ------------------------------------------------------------ ranks (service.Ranks)
+
+    async def register(self, pid: int, orders: Orders) -> int | None:
+        if self._machinery is None:
+            return None
+        process = await self._machinery.processes.find(pid, _REGISTER_S)
+        if process is None or process in self._orders or process not in self._core.processes:
+            return None
+        self._orders[process] = orders
+        self.dispatch(events.ProcessRegistered(process=process, pid=pid))
+        return process
+
+    async def spoke(self, process: int, message: RankMessage) -> None:
+        if isinstance(message, Reserve):
+            await self._reserve(process, message)
+        elif process in self._core.processes:
+            self.dispatch(events.RankSpoke(process=process, message=message))
+
+    def left(self, process: int, orders: Orders) -> None:
+        if self._orders.get(process) is orders:
+            del self._orders[process]
+
+    async def _reserve(self, process: int, order: Reserve) -> None:
+        node = self._machinery
+        if node is None:
+            return
+        replica_bytes = 2 * node.config.replicas * order.replica_bytes
+        try:
+            await asyncio.to_thread(node.vault.reserve_snapshots, order.rank, order.snapshot_bytes, replica_bytes)
+            answer = Reserved()
+        except ConfigError as error:
+            answer = Reserved(error=str(error))
+        if process in self._orders:
+            self._orders[process].put_nowait(answer)
+
+    # ------------------------------------------------------------ beats and the watch
+
+    def _beat_and_repeat(self) -> None:
+        if self._machinery is None:
+            return
+        asyncio.get_running_loop().call_later(self._machinery.config.heartbeat_interval_s, self._beat_and_repeat)
+        self._sweep(strict=False)
+        self._beat(self._machinery)
+
+    def _beat(self, node: Machinery) -> None:
+        health = read_health()
+        self._link.send(
+            Beat(
+                generation=self._core.generation,
+                ranks=tuple(self._progress(node.records, rank, each.pid) for rank, each in sorted(self._core.ranks().items())),
+                cpu_share=health.cpu_share,
+                memory_share=health.memory_share,
+                shm_free_bytes=health.shm_free_bytes,
+                standins_ready=self._core.standins_ready(),
+            )
+        )
+
+    def _progress(self, records: Records, rank: int, pid: int) -> RankProgress:
+        head = records.head(rank, pid)
+        return RankProgress(
+            rank=rank,
+            pid=pid,
+            step=head.step,
+            commit_step=head.commit_step,
+            steps_done=head.steps_done,
+            exposed_stall_s=head.stall_ns / 1e9,
+        )
+
+    def _watch(self) -> None:
+        """Reads the ranks' call records every few milliseconds for as long as an injection waits."""
+        self._watching = bool(self._core.injections) and self._machinery is not None
+        if not self._watching or self._machinery is None:
+            return
+        asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+        records = self._machinery.records
+        heads = {rank: records.head(rank, each.pid) for rank, each in self._core.ranks().items()}
+        self.dispatch(events.HeadsRead(heads=heads, now_ns=time.monotonic_ns()))
+
+    def _sweep(self, *, strict: bool) -> None:
+        node = self._machinery
+        if node is not None:
+            node.processes.sweep({node.warm.pid, node.store.pid}, strict=strict)
+
+
+def _log_name(rank: int, generation: int) -> tuple[str, str]:
+    return f"rank-{rank}-gen{generation}.log", f"[rank {rank}] "
