@@ -13,25 +13,25 @@ from collections.abc import Callable
 from typing import Protocol
 
 from deadpool.proto.call_record import CallRecord
+from deadpool.trainer_hooks.aside import run_aside
+from deadpool.trainer_hooks.inner import InnerGroup, abort
 
 log = logging.getLogger(__name__)
-_POLL_S = 0.02
+_POLL_S = 0.002
+_POLL_S_MAX = 0.5
+_SWEEP_AT = 64  # works in flight; a script may drop works without ever waiting for them
 
 
 class PendingWork(Protocol):
-    """A work that was handed out and whose inner work may still run."""
+    """A work that was handed out and whose inner work may still run. `calls`: of its group."""
+
+    calls: "Calls"
 
     def settle(self) -> None:
         """Ends the work for whoever waits for it, without an error."""
 
     def inner_ended(self) -> bool:
-        """True once nothing will touch the work's tensors any more."""
-
-
-class Abortable(Protocol):
-    def abort(self) -> None: ...
-
-    def release(self) -> None: ...
+        """True once the inner work will touch the tensors no more."""
 
 
 class Generation:
@@ -40,10 +40,11 @@ class Generation:
     def __init__(self, number: int, on_broken: Callable[[int, str], None]) -> None:
         self.number = number
         self.broken = False
-        self.inners: list[Abortable] = []
+        self._inners: dict[InnerGroup, Calls] = {}
         self.pending: dict[int, PendingWork] = {}
         self._on_broken = on_broken
         self._lock = threading.Lock()
+        self._sweep_at = _SWEEP_AT
 
     def break_up(self, reason: str) -> bool:
         """Settles all works in flight and aborts all inner groups. Returns False when the generation was broken already."""
@@ -51,12 +52,11 @@ class Generation:
             if self.broken:
                 return False
             self.broken = True
-            inners = list(self.inners)
+            inners = list(self._inners)
         log.info("generation %d breaks: %s", self.number, reason)
         for work in list(self.pending.values()):
             work.settle()
-        for inner in inners:
-            inner.abort()
+        abort(inners)
         return True
 
     def fail(self, error: str) -> None:
@@ -64,67 +64,74 @@ class Generation:
         if self.break_up(error):
             self._on_broken(self.number, error)
 
-    def add(self, inner: Abortable) -> bool:
-        """Takes in a group that was opened; False (and the group is the caller's to abort) when the generation has broken."""
+    def add(self, inner: InnerGroup, calls: "Calls") -> None:
+        """Takes in a group that was opened."""
         with self._lock:
-            if self.broken:
-                return False
-            self.inners.append(inner)
-            return True
+            self._inners[inner] = calls
+            broken = self.broken
+        if broken:
+            abort([inner])
 
-    def remove(self, inner: Abortable) -> None:
-        """Aborts and frees one group that its user has destroyed. The caller no longer holds works of it that matter."""
-        with self._lock:
-            if inner not in self.inners:
-                return
-            self.inners.remove(inner)
-        inner.abort()
-        inner.release()
+    def remove(self, inner: InnerGroup, calls: "Calls") -> None:
+        """Aborts a group that its user has destroyed, and frees it once its works have ended."""
+        if self.broken:
+            return  # aborted already; freed with the others
+        abort([inner])
+        self._free_when(lambda: all(work.calls is not calls for work in self._unended()), [inner])
 
     def watch(self, work: PendingWork) -> None:
         """Keeps `work` until its inner work has ended; settles it at once when the generation broke meanwhile."""
         self.pending[id(work)] = work
+        if len(self.pending) > self._sweep_at:
+            self._unended()
+            self._sweep_at = 2 * len(self.pending) + _SWEEP_AT
         if self.broken:
             work.settle()
 
     def forget(self, work: PendingWork) -> None:
+        """The inner work of `work` has ended."""
         self.pending.pop(id(work), None)
-
-    def sweep(self) -> None:
-        """Lets go of the works whose inner work has ended without anyone having waited for it."""
-        for work in list(self.pending.values()):
-            if work.inner_ended():
-                self.forget(work)
 
     def is_quiet(self) -> bool:
         """True when no inner work runs: nothing of this generation will touch a tensor again."""
-        self.sweep()
-        return not self.pending
+        return not self._unended()
 
     def wait_until_quiet(self, timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
         while not self.is_quiet():
             if time.monotonic() > deadline_s:
                 return False
-            time.sleep(_POLL_S / 10)
+            time.sleep(_POLL_S)
         return True
 
     def bury(self) -> None:
-        """Frees the inner groups once all works have ended, in a thread of its own.
+        """Frees the inner groups of a broken generation once all works have ended."""
+        with self._lock:
+            inners = list(self._inners)
+        self._free_when(self.is_quiet, inners)
 
-        Freeing a Gloo group joins its threads with the interpreter's lock held: with an operation that is stuck (until the
-        group's timeout) it would stop the whole process.
+    def _unended(self) -> list[PendingWork]:
+        """The works whose inner work runs; lets go of the others, also where nobody has waited for them."""
+        return [work for work in list(self.pending.values()) if not work.inner_ended()]
+
+    def _free_when(self, ended: Callable[[], bool], inners: list[InnerGroup]) -> None:
+        """Frees in a thread of its own: freeing a Gloo group joins its threads with the interpreter's lock held.
+
+        With an operation that is stuck (until the group's timeout) it would stop the whole process.
         """
 
         def free() -> None:
-            while not self.is_quiet():
-                time.sleep(_POLL_S)
+            wait_s = _POLL_S
+            while not ended():
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, _POLL_S_MAX)
             with self._lock:
-                inners, self.inners = self.inners, []
+                for inner in inners:
+                    self._inners.pop(inner, None)
             for inner in inners:
                 inner.release()
 
-        threading.Thread(target=free, name=f"deadpool-bury-{self.number}", daemon=True).start()
+        run_aside(free)
 
 
 class Calls:

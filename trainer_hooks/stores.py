@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 _SLICE = timedelta(milliseconds=200)  # a client is locked while it waits: wait in slices, so that a break is noticed
 _DEFAULT_TIMEOUT = timedelta(minutes=5)
 
 
-class GenerationStore(dist.Store):
+class GenerationStore(Store):
     """Passes every call to the current client; without one it is a dictionary in which nobody waits.
 
     Called by Python and, through PrefixStore, by C++ (hence the two spellings of some names). Thread-safe.
@@ -23,12 +24,12 @@ class GenerationStore(dist.Store):
 
     def __init__(self) -> None:
         super().__init__()
-        self._client: dist.Store | None = None
+        self._client: Store | None = None
         self._broken: Callable[[], bool] = lambda: False
         self._alone: dict[str, bytes] = {}
         self._timeout = _DEFAULT_TIMEOUT
 
-    def attach(self, client: dist.Store, broken: Callable[[], bool]) -> None:
+    def attach(self, client: Store, broken: Callable[[], bool]) -> None:
         """Uses `client` from now on; `broken` tells when its generation has ended, so that waits in it end too."""
         self._client, self._broken = client, broken
         self._alone = {}
@@ -36,7 +37,7 @@ class GenerationStore(dist.Store):
     def detach(self) -> None:
         self._client = None
 
-    def _live(self) -> dist.Store | None:
+    def _live(self) -> Store | None:
         return None if self._broken() else self._client
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -78,7 +79,8 @@ class GenerationStore(dist.Store):
         while (client := self._live()) is not None:
             left_s = deadline_s - time.monotonic()
             try:
-                return client.wait(list(keys), min(_SLICE, timedelta(seconds=max(left_s, 0.001))))
+                client.wait(list(keys), min(_SLICE, timedelta(seconds=max(left_s, 0.001))))
+                return
             except dist.DistStoreError:
                 if left_s <= 0:
                     raise

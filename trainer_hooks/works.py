@@ -1,38 +1,32 @@
 """The works that our groups hand out: they end by themselves when their generation breaks, whatever the inner work does.
 
-Three ways to wait for an inner work:
-* SLICED: its wait can be cut into slices without harm (Gloo's collectives, which also have a future).
-* THREAD: a wait that times out would destroy the operation (Gloo's send and recv: the pair is closed; reduce_scatter ignores
-  the timeout). A thread waits for it in full, and the caller waits for an event.
-* STREAM: CUDA; wait() only orders streams and returns at once.
+Inner works differ in how they can be waited for, hence three classes:
+* SlicedWork: the wait can be cut into slices without harm (Gloo's collectives, which also have a future).
+* ThreadWork: a wait that times out would destroy the operation (Gloo's send and recv: it closes the pair) or knows no timeout
+  (reduce_scatter). A thread waits for it in full, and the caller waits for an event.
+* StreamWork: CUDA; wait() only orders streams and returns at once.
 """
 
-import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from enum import Enum
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from deadpool.trainer_hooks import muted
+from deadpool.trainer_hooks.aside import run_aside
 from deadpool.trainer_hooks.generation import Calls, Generation
 
+Future = torch.futures.Future
+
 _SLICE = timedelta(milliseconds=20)
-_FOREVER = timedelta(0)  # c10d's kNoTimeout
+_NO_TIMEOUT = timedelta(0)  # as c10d has it
 
 # What torch says when the call itself was wrong (the user's to mend); everything else is taken for a failed connection.
-_USAGE = ("ProcessGroupGloo::", "ProcessGroupNCCL::", "ReduceOp", "scalar type", "not supported", "not implemented", "does not support")
-
-
-class Waiting(Enum):
-    SLICED = "sliced"
-    THREAD = "thread"
-    STREAM = "stream"
+_USAGE = ("ProcessGroupGloo::", "ReduceOp", "scalar type", "not supported", "not implemented", "does not support")
 
 
 def is_usage_error(error: Exception) -> bool:
@@ -41,14 +35,14 @@ def is_usage_error(error: Exception) -> bool:
 
 
 class MutedWork(dist.Work):
-    """A work that was completed before it began."""
+    """A work that was complete before it began. `rank`: what a receive from any source names as its source."""
 
-    def __init__(self, tensors: Any, rank: int) -> None:
+    def __init__(self, tensors: list[torch.Tensor], rank: int) -> None:
         super().__init__()
         self._tensors = tensors
         self._rank = rank
 
-    def wait(self, timeout: timedelta = _FOREVER) -> bool:
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         return True
 
     def is_completed(self) -> bool:
@@ -67,15 +61,15 @@ class MutedWork(dist.Work):
         pass
 
     def result(self) -> list[torch.Tensor]:
-        return muted.tensors_in(self._tensors)
+        return self._tensors
 
-    def get_future(self) -> "torch.futures.Future[Any]":
-        future = new_future(self._tensors)
+    def get_future(self) -> "Future[Any]":
+        future = _new_future(self._tensors)
         future.set_result(self._tensors)
         return future
 
-    def get_future_result(self) -> "torch.futures.Future[Any]":
-        return successful()
+    def get_future_result(self) -> "Future[Any]":
+        return _success()
 
     def source_rank(self) -> int:
         return self._rank
@@ -87,38 +81,31 @@ class MutedWork(dist.Work):
 
 
 class GroupWork(dist.Work):
-    """The work of a LIVE call. Kept alive by its generation until the inner work has ended."""
+    """The work of a call on an open group. Its generation keeps it until the inner work has ended.
 
-    def __init__(
-        self, generation: Generation, calls: Calls, inner: dist.Work, waiting: Waiting, operation: str, args: tuple[Any, ...]
-    ) -> None:
+    `args`: the call's positional arguments; the first holds the tensors that the future's value is made of.
+    """
+
+    def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__()
         self._generation = generation
-        self._calls = calls
+        self.calls = calls
         self._inner: dist.Work | None = inner
-        self._waiting = waiting
         self._operation = operation
         self._args = args
         self._lock = threading.Lock()
         self._ended = False
         self._settled = False  # ended by the break, with whatever the tensors hold
         self._error: Exception | None = None
-        self._future: torch.futures.Future[Any] | None = None
-        self._unresolved: torch.futures.Future[Any] | None = None
-        self._source_rank_: int | None = None
-        generation.watch(self)
-        if waiting is Waiting.THREAD:
-            self._event = threading.Event()
-            if self._ended:
-                self._event.set()
-            run_aside(self._wait_aside)
+        self._future: Future[Any] | None = None
+        self._resolved = False
+        self._source: int | None = None
 
-    # -- for the caller (the names are torch's)
-
-    def wait(self, timeout: timedelta = _FOREVER) -> bool:
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Returns True when the operation is done or its generation has broken; raises only what is the caller's mistake."""
         if not self._ended:
             limit_s = timeout.total_seconds()
-            self._wait_for_end(time.monotonic() + limit_s if limit_s > 0 else None)
+            self._wait_until_ended(time.monotonic() + limit_s if limit_s > 0 else None)
         if self._error is not None:
             raise self._error
         if self._settled:
@@ -126,10 +113,8 @@ class GroupWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        if not self._ended and self._waiting is not Waiting.THREAD:
-            inner = self._inner
-            if inner is not None and inner.is_completed():
-                self._take_result(inner)
+        if not self._ended:
+            self.inner_ended()
         return self._ended
 
     def is_success(self) -> bool:
@@ -147,29 +132,26 @@ class GroupWork(dist.Work):
             inner.block_current_stream()
 
     def result(self) -> list[torch.Tensor]:
-        return muted.tensors_in(self._value())
+        return self._tensors()
 
-    def get_future(self) -> "torch.futures.Future[Any]":
+    def get_future(self) -> "Future[Any]":
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = self._unresolved = new_future(self._value())
+            self._future = _new_future(self._tensors())
             inner = self._inner
-        if self._ended:
+        if self._ended or inner is None:
             self._resolve()
-        elif inner is not None and self._waiting is not Waiting.THREAD:
-            inner.get_future().add_done_callback(lambda _: self._take_result(inner))
+        else:
+            self._follow(inner)
         return self._future
 
-    def get_future_result(self) -> "torch.futures.Future[Any]":
+    def get_future_result(self) -> "Future[Any]":
         self.wait()
-        return successful()
+        return _success()
 
     def source_rank(self) -> int:
-        inner = self._inner
-        if self._source_rank_ is None and inner is not None and not self._settled:
-            return inner.source_rank()
-        return self._source_rank_ or 0
+        return self._source or 0
 
     _source_rank = source_rank
 
@@ -177,153 +159,181 @@ class GroupWork(dist.Work):
         inner = self._inner
         return 0.0 if inner is None or self._settled else inner._get_duration()
 
-    # -- for the generation
-
     def settle(self) -> None:
         """Ends the work now, without an error; the inner work may still run, and is kept until it has ended."""
-        self._settled = not self._ended
-        self._end(None)
+        self._end(settled=True)
 
     def inner_ended(self) -> bool:
+        """True once the inner work will touch the tensors no more. Ends this work, too, when it finds so."""
         inner = self._inner
-        return inner is None or (self._waiting is not Waiting.THREAD and inner.is_completed())
-
-    # -- inside
-
-    def _wait_for_end(self, deadline_s: float | None) -> None:
-        inner = self._inner
-        if self._waiting is Waiting.THREAD or inner is None:
-            if not self._event.wait(None if deadline_s is None else deadline_s - time.monotonic()):
-                raise RuntimeError(f"{self._operation}: operation timed out")
-        elif self._waiting is Waiting.STREAM:
+        if inner is not None and inner.is_completed():
             self._take_result(inner)
-        else:
-            while not self._ended:
-                try:
-                    inner.wait(_SLICE)
-                except RuntimeError:  # the slice is over, or the operation has failed
-                    if inner.is_completed():
-                        self._take_result(inner)
-                    elif deadline_s is not None and time.monotonic() > deadline_s:
-                        raise
-                else:
-                    self._inner_done(None)
+        return self._inner is None
 
-    def _wait_aside(self) -> None:
-        inner = self._inner
-        if inner is not None:
-            self._take_result(inner)
+    def _wait_until_ended(self, deadline_s: float | None) -> None:
+        raise NotImplementedError
+
+    def _follow(self, inner: dist.Work) -> None:
+        """Sees to it that the future is resolved when the inner work is done."""
+        raise NotImplementedError
 
     def _take_result(self, inner: dist.Work) -> None:
-        """Waits for the inner work, which has completed or can be waited for in full, and ends this one accordingly."""
+        """Waits for an inner work that can be waited for in full, and ends this one accordingly."""
         try:
             inner.wait()
         except RuntimeError as error:
             self._inner_done(error)
         else:
+            if self._operation == "recv_anysource":
+                self._source = inner.source_rank()
             self._inner_done(None)
 
     def _inner_done(self, error: RuntimeError | None) -> None:
-        if self._operation == "recv_anysource" and error is None and self._inner is not None:
-            self._source_rank_ = self._inner.source_rank()
         if error is None:
-            self._end(None)
+            self._end()
         elif is_usage_error(error) and not self._generation.broken:
             self._end(error)
         else:
             self._generation.fail(f"{self._operation}: {error}")
-            self.settle()
+            self._end(settled=True)
         self._inner = None
         self._generation.forget(self)
 
-    def _end(self, error: Exception | None) -> None:
+    def _end(self, error: Exception | None = None, *, settled: bool = False) -> None:
         with self._lock:
             if self._ended:
                 return
-            self._error = error
+            self._error, self._settled = error, settled
             self._ended = True
-        if not self._settled:
-            self._calls.complete()
-        if self._waiting is Waiting.THREAD and hasattr(self, "_event"):
-            self._event.set()
+        if not settled:
+            self.calls.complete()
         self._resolve()
 
     def _resolve(self) -> None:
         with self._lock:
-            future, self._unresolved = self._unresolved, None
-        if future is None:
-            return
+            if self._future is None or self._resolved:
+                return
+            self._resolved = True
         if self._error is not None:
-            future.set_exception(self._error)
+            self._future.set_exception(self._error)
         else:
-            future.set_result(self._value())
+            self._future.set_result(self._tensors())
 
-    def _value(self) -> Any:
-        """Returns what the inner work's future would hold: DDP's hook wants the tensors."""
-        if not self._args:
-            return []
-        return muted.tensors_in(self._args[0])
+    def _tensors(self) -> list[torch.Tensor]:
+        return muted.tensors_in(self._args[0]) if self._args else []
 
 
-def new_future(tensors: Any) -> "torch.futures.Future[Any]":
-    """Returns a future for these tensors; one on CUDA makes whoever takes its value wait for the streams that fill them."""
-    devices = {tensor.device for tensor in muted.tensors_in(tensors) if tensor.device.type != "cpu"}
-    return torch.futures.Future(devices=list(devices)) if devices else torch.futures.Future()
+class SlicedWork(GroupWork):
+    """Gloo's collectives. The one on the critical path: an uncontended wait is one call into the inner work."""
 
+    def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
+        super().__init__(generation, calls, inner, operation, args)
+        generation.watch(self)
 
-def successful() -> "torch.futures.Future[Any]":
-    """Returns a future of the result code 0 (success), as Work.get_future_result gives it."""
-    future: torch.futures.Future[int] = torch.futures.Future()
-    future.set_result(0)
-    return future
+    def _wait_until_ended(self, deadline_s: float | None) -> None:
+        inner = self._inner
+        while not self._ended and inner is not None:
+            try:
+                inner.wait(_SLICE)
+            except RuntimeError:  # the slice is over, or the operation has failed
+                if inner.is_completed():
+                    self._take_result(inner)
+                elif deadline_s is not None and time.monotonic() > deadline_s:
+                    raise
+            else:
+                self._inner_done(None)
 
+    def _follow(self, inner: dist.Work) -> None:
+        inner.get_future().add_done_callback(self._inner_future_done)
 
-# -- daemon threads that are used again: concurrent.futures would join a stuck one at exit
-
-_tasks: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
-_idle = threading.Semaphore(0)
-_IDLE_S = 5.0
-
-
-def run_aside(task: Callable[[], None]) -> None:
-    """Runs `task` in a thread at once, however many run already."""
-    if not _idle.acquire(blocking=False):
-        threading.Thread(target=_work, args=(task,), name="deadpool-waiter", daemon=True).start()
-    else:
-        _tasks.put(task)
-
-
-def _work(task: Callable[[], None]) -> None:
-    while True:
-        task()
-        _idle.release()
+    def _inner_future_done(self, future: "Future[Any]") -> None:
+        """Runs in a Gloo thread in the midst of ending the inner work: waiting for that work here would wait for ever."""
         try:
-            task = _tasks.get(timeout=_IDLE_S)
-        except queue.Empty:
-            if _idle.acquire(blocking=False):
-                return  # nobody counts on this thread
-            task = _tasks.get()  # someone has just done
+            future.value()
+        except RuntimeError as error:
+            self._inner_done(error)
+        else:
+            self._inner_done(None)
+
+
+class ThreadWork(GroupWork):
+    """Gloo's send, recv and reduce_scatter."""
+
+    def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
+        super().__init__(generation, calls, inner, operation, args)
+        self._event = threading.Event()
+        generation.watch(self)
+        run_aside(lambda: self._take_result(inner))
+
+    def inner_ended(self) -> bool:
+        return self._inner is None
+
+    def _wait_until_ended(self, deadline_s: float | None) -> None:
+        if not self._event.wait(None if deadline_s is None else deadline_s - time.monotonic()):
+            raise RuntimeError(f"{self._operation}: operation timed out")
+
+    def _follow(self, inner: dist.Work) -> None:
+        pass  # the thread does
+
+    def _resolve(self) -> None:
+        self._event.set()
+        super()._resolve()
+
+
+class StreamWork(GroupWork):
+    """NCCL's works. They end on the device; the generation's sweep notices it."""
+
+    def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
+        super().__init__(generation, calls, inner, operation, args)
+        generation.watch(self)
+
+    def _wait_until_ended(self, deadline_s: float | None) -> None:
+        inner = self._inner
+        if inner is None:
+            return
+        try:
+            inner.wait()
+        except RuntimeError as error:
+            self._inner_done(error)
+
+    def _follow(self, inner: dist.Work) -> None:
+        inner.get_future().add_done_callback(lambda _: self._resolve())  # at once, on streams that the device orders
 
 
 def call_aside(generation: Generation, operation: str, call: Callable[[], object]) -> None:
     """Runs a call that blocks (monitored_barrier) so that the caller gets out when the generation breaks.
 
-    Raises the call's error unless the generation is broken.
+    A failure breaks the generation; only what is the caller's mistake is raised.
     """
     ended = threading.Event()
     errors: list[RuntimeError] = []
 
     def run() -> None:
-        with contextlib.ExitStack() as stack:
-            stack.callback(ended.set)
-            try:
-                call()
-            except RuntimeError as error:
-                errors.append(error)
+        try:
+            call()
+        except RuntimeError as error:
+            errors.append(error)
+        finally:
+            ended.set()
 
     run_aside(run)
     while not ended.wait(_SLICE.total_seconds()):
         if generation.broken:
             return
-    if errors and not generation.broken:
-        raise errors[0]
+    for error in errors:
+        if is_usage_error(error) and not generation.broken:
+            raise error
+        generation.fail(f"{operation}: {error}")
+
+
+def _new_future(tensors: list[torch.Tensor]) -> "Future[Any]":
+    """Returns a future for these tensors; on CUDA, whoever takes its value waits for the streams that fill them."""
+    devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
+    return Future(devices=list(devices)) if devices else Future()
+
+
+def _success() -> "Future[Any]":
+    """Returns a future of the result code 0 (success), as Work.get_future_result gives it."""
+    future: Future[int] = Future()
+    future.set_result(0)
+    return future

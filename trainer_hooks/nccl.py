@@ -1,0 +1,77 @@
+"""NCCL inside an open group: connecting and aborting. The only file that knows ProcessGroupNCCL.
+
+ncclCommAbort can hang, and one communicator's abort can wait for another's. So all communicators of the process are aborted by
+one helper thread between group_start and group_end, under a watchdog that ends the process: its agent gives the rank a new one.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+log = logging.getLogger(__name__)
+ABORT_TIMEOUT_S = 20.0
+
+
+class Communicator:
+    """One group's NCCL backend."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self._lock = threading.Lock()
+        self._aborted = False
+
+    def take_abort(self) -> bool:
+        """True for the first caller, who then aborts the communicator; aborting twice is undefined."""
+        with self._lock:
+            first, self._aborted = not self._aborted, True
+        return first
+
+
+def connect(group: dist.ProcessGroup, store: Store, name: str, global_ranks: list[int], timeout_s: float) -> Communicator:
+    """Registers NCCL in `group` for CUDA tensors, as its default, and connects at once: a failure shows here, not in a step."""
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch's own watchdog would end the process on a peer's death
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=timeout_s)
+    options.global_ranks_in_group = global_ranks
+    options.group_name = name
+    backend = dist.ProcessGroupNCCL(store, group.rank(), group.size(), options)
+    group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend)
+    group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+    backend.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
+    return Communicator(backend)
+
+
+def abort(communicators: Sequence[Communicator]) -> None:
+    """Starts the abort of these communicators and returns; the watchdog kills the process if the abort hangs."""
+    mine = [communicator for communicator in communicators if communicator.take_abort()]
+    if not mine:
+        return
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            first = mine[0].backend
+            first._group_start()
+            for communicator in mine:
+                communicator.backend.abort()
+            first._group_end()
+        except RuntimeError:
+            log.exception("NCCL abort failed; the communicators are left to their timeout")
+        finally:
+            done.set()
+
+    def watch() -> None:
+        if not done.wait(ABORT_TIMEOUT_S):
+            log.error("NCCL abort still hangs after %.0f s: this process ends, its agent starts another", ABORT_TIMEOUT_S)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=run, name="deadpool-nccl-abort", daemon=True).start()
+    threading.Thread(target=watch, name="deadpool-nccl-watch", daemon=True).start()
