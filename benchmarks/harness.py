@@ -1,0 +1,215 @@
+"""Runs one system once, lets one failure strike, and measures from outside how long the training stood still."""
+
+import dataclasses
+import json
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import systems
+from benchmarks.launched import Launched
+from benchmarks.systems import RANKS, RANKS_PER_NODE, VICTIM_NODE, VICTIM_RANK, Part, Training
+from benchmarks.watch import LossWatch, losses, measure_outage, step_times
+from deadpool.cli import client
+from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.messages import JobStatus
+
+OURS = {"deadpool-kill-node": ("kill-node", VICTIM_NODE), "deadpool-kill-rank": ("kill-rank", VICTIM_RANK)}
+STEADY_STEPS = 20  # before the strike: the median of their times is the step time
+STATUS_EVERY_S = 0.3
+LEAD_STEPS = 5  # an injection is armed at least this long before it strikes
+
+Result = dict[str, Any]
+
+
+class Failed(Exception):
+    """The system did not do what it was started for; the run counts as failed and the next one follows."""
+
+
+class Harness:
+    """Everything of a run lives in a folder of its own under `runs`, which is kept when the run failed."""
+
+    def __init__(self, training: Training, runs: Path, venvs: Path, limit_s: float) -> None:
+        self.training = training
+        self.runs = runs
+        self.venvs = venvs
+        self.limit_s = limit_s
+        self.number = 0
+        self.unbroken: dict[str, dict[tuple[int, int], str]] = {}  # losses, by family
+
+    def run(self, system: str, *, strike: bool) -> Result:
+        """Returns what was measured. Without a strike its losses become the ones that later runs are compared with."""
+        self.number += 1
+        folder = self.runs / f"{self.number}-{system}"
+        folder.mkdir(parents=True)
+        head = {"system": system, "ok": True}
+        try:
+            result = self.run_ours(system, folder, strike) if system in OURS else self.run_other(system, folder, strike)
+        except Failed as error:
+            return head | {"ok": False, "why": str(error), "folder": str(folder)}
+        shutil.rmtree(folder)
+        return head | result
+
+    def run_ours(self, system: str, folder: Path, strike: bool) -> Result:
+        runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
+        watch = LossWatch(folder / "loss.log")
+        launched = start(systems.deadpool_parts(self.training, folder, runtime, "benchmark"), folder)
+        step = self.training.strike_step
+        try:
+            if strike:
+                step = self.arm(runtime / "deadpool" / "benchmark", *OURS[system], watch, launched[0])
+            watch.until(lambda: False, timeout_s=self.limit_s, alive=launched[0].alive)
+        finally:
+            end(launched)
+            shutil.rmtree(runtime)
+        if launched[0].process.returncode != 0:
+            raise Failed(f"exit code {launched[0].process.returncode}\n{launched[0].tail()}")
+        if not strike:
+            return self.keep(family(system), watch)
+        summary = json.loads((folder / "summary.json").read_text())
+        if len(summary["recoveries"]) != 1:
+            raise Failed(f"{len(summary['recoveries'])} recoveries where one was expected")
+        recovery = summary["recoveries"][0]
+        # The kill's own time is in total_s; the log shows it only as silence, which begins with the last line before.
+        silent_since_s = max(line.at_s for line in watch.seen if line.step < step)
+        outage = measure_outage(watch.seen, ranks=RANKS, step=step, killed_at_s=silent_since_s)
+        names = ("total_s", "phases_s", "steps_reexecuted", "survivors_kept_processes")
+        return {
+            **{name: recovery[name] for name in names},
+            "silent_s": outage.silent_s if outage else None,
+            "committed_steps_lost": summary["committed_steps_lost"],
+            "exposed_stall_s": summary["exposed_stall_s"],
+            **self.compared(system, watch, step),
+        }
+
+    def arm(self, job: Path, kind: str, target: int, watch: LossWatch, launched: Launched) -> int:
+        """Waits until all stand-ins are warm, as they are in any job older than a few seconds; returns the step of the strike."""
+        self.wait(watch, [launched], (job / "endpoint.json").exists, "the supervisor to listen")
+        try:
+            with client.connected(job) as supervisor:
+                status, asked_s = supervisor.status(), time.monotonic()
+
+                def warm() -> bool:
+                    nonlocal status, asked_s
+                    if time.monotonic() - asked_s > STATUS_EVERY_S:
+                        status, asked_s = supervisor.status(), time.monotonic()
+                    return standins_warm(status)
+
+                self.wait(watch, [launched], warm, "stand-ins to be warm")
+                step = max(self.training.strike_step, status.step + LEAD_STEPS)
+                if step > self.training.steps - LEAD_STEPS:
+                    raise Failed(f"stand-ins were warm only in step {status.step} of {self.training.steps}: give it more --steps")
+                supervisor.inject(kind, target, step)
+        except DeadpoolError as error:
+            raise Failed(f"{error}\n{launched.tail()}") from error
+        return step
+
+    def run_other(self, system: str, folder: Path, strike: bool) -> Result:
+        """Kills one worker half a step after it has completed the step before, as DeadPool's injections do."""
+        watch = LossWatch(folder / "loss.log")
+        launched = start(self.parts(system, folder), folder)
+        step = self.training.strike_step
+        try:
+            if not strike:
+                last = self.training.steps - 1
+                self.wait(
+                    watch, launched, lambda: len({line.rank for line in watch.seen if line.step == last}) == RANKS, "the end"
+                )
+                return self.keep(family(system), watch)
+            self.wait(
+                watch, launched, lambda: any(line.step >= step - LEAD_STEPS for line in watch.seen), "the strike to be near"
+            )
+            variable = "REPLICA_GROUP_ID" if system == "torchft" else "RANK"
+            victim = next((found for part in launched if (found := part.worker(variable, str(VICTIM_RANK)))), None)
+            if victim is None:
+                raise Failed("no process plays the victim's rank")
+            self.wait(watch, launched, lambda: (step - 1, VICTIM_RANK) in losses(watch.seen), "the step of the strike")
+            time.sleep(self.step_s(watch, step) / 2)
+            watch.look()
+            victim.kill()
+            killed_at_s = time.monotonic()
+
+            def back() -> bool:
+                return (
+                    len({line.rank for line in watch.seen if line.at_s > killed_at_s and line.step > step + LEAD_STEPS}) == RANKS
+                )
+
+            self.wait(watch, launched, back, "all ranks to come back")
+        finally:
+            end(launched)
+        outage = measure_outage(watch.seen, ranks=RANKS, step=step, killed_at_s=killed_at_s)
+        if outage is None:
+            raise Failed("no line was written before the kill")
+        figures = dataclasses.asdict(outage)
+        return {"total_s": figures.pop("new_step_s"), **figures, **self.compared(system, watch, step)}
+
+    def parts(self, system: str, folder: Path) -> list[Part]:
+        if system == "torchrun":
+            return systems.torchrun_parts(self.training, folder)
+        make = {"torchft": systems.torchft_parts, "nvrx": systems.nvrx_parts}[system]
+        return make(self.training, folder, self.venvs / system, free_ports(RANKS + 1))
+
+    def wait(self, watch: LossWatch, launched: list[Launched], condition: Callable[[], bool], what: str) -> None:
+        def alive() -> bool:
+            return all(part.alive() for part in launched)
+
+        if not watch.until(condition, timeout_s=self.limit_s, alive=alive):
+            ended = next((part for part in launched if not part.alive()), None)
+            state = f"ended with exit code {ended.process.returncode}" if ended else f"did not come in {self.limit_s:.0f} s"
+            raise Failed(f"waiting for {what}: {state}\n{(ended or launched[-1]).tail()}")
+
+    def step_s(self, watch: LossWatch, before_step: int) -> float:
+        times = step_times(watch.seen, rank=VICTIM_RANK, first=before_step - STEADY_STEPS, last=before_step - 1)
+        return round(statistics.median(times), 4)
+
+    def keep(self, of_family: str, watch: LossWatch) -> Result:
+        self.unbroken[of_family] = losses(watch.seen)
+        return {"step_s": self.step_s(watch, self.training.steps)}
+
+    def compared(self, system: str, watch: LossWatch, step: int) -> Result:
+        """Returns whether every loss is the unbroken run's of the same system, to the bit (as far as the log goes)."""
+        expected, found = self.unbroken.get(family(system), {}), losses(watch.seen)
+        bitwise = bool(found) and all(expected.get(key) == loss for key, loss in found.items()) if expected else None
+        return {"strike_step": step, "step_s": self.step_s(watch, step), "bitwise": bitwise}
+
+
+def family(system: str) -> str:
+    return "deadpool" if system in OURS else system
+
+
+def standins_warm(status: JobStatus) -> bool:
+    """Returns whether every spare has a stand-in for each rank of a node, and every member one."""
+    wanted = {"spare": RANKS_PER_NODE, "member": 1}
+    return all(node.standins_ready >= wanted.get(node.role, 0) for node in status.nodes)
+
+
+def start(parts: list[Part], folder: Path) -> list[Launched]:
+    return [Launched(part.command, folder, part.environment, part.name) for part in parts]
+
+
+def end(launched: list[Launched]) -> None:
+    for part in reversed(launched):
+        part.end()
+
+
+def free_ports(count: int) -> int:
+    """Returns a port that is free now, as are the next ones."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+        others = [socket.socket() for _ in range(count)]
+        try:
+            for offset, other in enumerate(others):
+                other.bind(("127.0.0.1", port + offset))
+            return port
+        except (OSError, OverflowError):
+            continue
+        finally:
+            for other in others:
+                other.close()

@@ -1,0 +1,131 @@
+"""How long does training stand still after a failure? DeadPool beside torchrun (and torchft and NVRx), one after the other.
+
+    python benchmarks/recovery.py --runs 5 > recovery.json
+    python benchmarks/recovery.py --runs 5 --rivals --work build/rivals > recovery.json
+
+Every system trains examples/train_gpt.py with the same sizes on four CPU ranks, and in the middle of the same step one failure
+strikes. The figure is the time from the kill until every rank has completed a step that was new. Systems take turns within one
+run of the benchmark, so that what else the machine does hits all of them. Progress goes to stderr, JSON to stdout.
+
+deadpool-kill-node   two nodes of two ranks and a spare; one node is killed, agent and ranks at once
+deadpool-kill-rank   the same; one rank's process is killed
+torchrun             its best case: one agent for all ranks, a store of its own per attempt, a checkpoint on disk every 10 steps;
+                     one worker is killed. (A node lost under torchrun takes about twice as long.)
+torchft, nvrx        with --rivals: one worker is killed; heartbeat timeouts equal to DeadPool's
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import machine
+from benchmarks.harness import OURS, Harness, Result, family
+from benchmarks.rivals.install import install
+from benchmarks.stats import rotated, summarize
+from benchmarks.systems import Training
+
+RIVALS = ("torchft", "nvrx")
+PHASES = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")
+
+
+def summed_up(system: str, results: list[Result]) -> dict[str, Any]:
+    """Returns medians and spread of one system's runs; failed runs are counted, not measured."""
+    good = [result for result in results if result["system"] == system and result["ok"]]
+
+    def spread(name: str) -> dict[str, Any]:
+        return summarize([result[name] for result in good if result.get(name) is not None])
+
+    figures: dict[str, Any] = {
+        "runs": len([result for result in results if result["system"] == system]),
+        "failed": len([result for result in results if result["system"] == system and not result["ok"]]),
+        "bitwise": sum(bool(result["bitwise"]) for result in good),
+        **{name: spread(name) for name in ("total_s", "silent_s", "steps_reexecuted", "step_s")},
+    }
+    if system in OURS:
+        figures["phases_s"] = {phase: summarize([result["phases_s"][phase] for result in good]) for phase in PHASES}
+    else:
+        figures |= {name: spread(name) for name in ("first_line_s", "any_step_s")}
+    return figures
+
+
+def ratios(summaries: dict[str, Any]) -> dict[str, float]:
+    """Returns how many times longer each other system stands still than each of ours, by medians."""
+    found = {}
+    for ours in OURS:
+        for other in summaries.keys() - OURS.keys():
+            if ours not in summaries:
+                continue
+            ours_s, other_s = summaries[ours]["total_s"]["median"], summaries[other]["total_s"]["median"]
+            if ours_s and other_s:
+                found[f"{other} / {ours}"] = round(other_s / ours_s, 2)
+    return found
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="runs of each system")
+    parser.add_argument("--rivals", action="store_true", help="torchft and NVRx too, each in a venv of its own under --work")
+    parser.add_argument("--only", action="append", metavar="SYSTEM", help="only this system (repeatable)")
+    parser.add_argument("--work", type=Path, help="folder for runs and venvs; default: a temporary one")
+    parser.add_argument("--strike-step", type=int, default=65, help="five steps after a checkpoint: the average age of one")
+    parser.add_argument("--steps", type=int, default=95)
+    parser.add_argument("--heartbeat-interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--heartbeat-timeout", type=float, default=3.0, metavar="SECONDS")
+    parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="a run that waits longer has failed")
+    parser.add_argument("options", nargs="*", help="after --: further options of train_gpt.py (sizes)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_args()
+    names = [*OURS, "torchrun", *(RIVALS if args.rivals else ())]
+    if unknown := set(args.only or ()) - set(names):
+        print(f"unknown system: {', '.join(sorted(unknown))}; known here: {', '.join(names)}", file=sys.stderr)
+        return 2
+    names = [name for name in names if name in (args.only or names)]
+    training = Training(
+        steps=args.steps, strike_step=args.strike_step, options=tuple(args.options),
+        heartbeat_interval_s=args.heartbeat_interval, heartbeat_timeout_s=args.heartbeat_timeout,
+    )  # fmt: skip
+    work = (args.work or Path(tempfile.mkdtemp(prefix="deadpool-benchmark-"))).absolute()
+    work.mkdir(parents=True, exist_ok=True)
+    for rival in names:
+        if rival in RIVALS:
+            install(rival, work / rival, say)
+    runs = Path(tempfile.mkdtemp(prefix="runs-", dir=work))
+    report = {"benchmark": "recovery", "machine": machine.describe(), "training": dataclasses.asdict(training)}
+    print(json.dumps(report | measure_all(Harness(training, runs, work, args.limit), names, args.runs), indent=2))
+    return 0
+
+
+def measure_all(harness: Harness, names: list[str], runs: int) -> dict[str, Any]:
+    """Returns the measurements: first each system unbroken, then `runs` rounds in which a failure strikes each."""
+    unbroken = []
+    for name in {family(name): name for name in names}.values():
+        unbroken.append(harness.run(name, strike=False))
+        say(f"{family(name)}, unbroken: {told(unbroken[-1])}")
+    results: list[Result] = []
+    for turn in range(runs):
+        for name in rotated(names, turn):
+            results.append(harness.run(name, strike=True))
+            say(f"{turn + 1}/{runs} {name}: {told(results[-1])}")
+    summaries = {name: summed_up(name, results) for name in names}
+    return {"systems": summaries, "times_longer": ratios(summaries), "unbroken": unbroken, "raw": results}
+
+
+def told(result: Result) -> str:
+    return ", ".join(f"{name} {result[name]}" for name in ("total_s", "step_s", "bitwise", "why") if name in result)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
