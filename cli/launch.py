@@ -95,6 +95,7 @@ def job_config(options: dict[str, Any]) -> JobConfig:
         raise ConfigError("-m and --no-python: choose one")
     entry = Entry.MODULE if module else Entry.PROGRAM if no_python else Entry.SCRIPT
     script, args = options.pop("script"), options.pop("args")
+    check_script(script, entry)
     texts = options.pop("injections")
     job_id = options.pop("job_id") or f"{short_name(script)}-{secrets.token_hex(3)}"
     options["log_dir"] = str(Path(options["log_dir"] or Path("logs", job_id)).absolute())
@@ -102,7 +103,7 @@ def job_config(options: dict[str, Any]) -> JobConfig:
     config = JobConfig(
         **options,
         job_id=job_id,
-        command=(resolve(script, entry), *args),
+        command=(script, *args),
         entry=entry,
         python=interpreter(),
         injections=tuple(parse_injection(text, number) for number, text in enumerate(texts, 1)),
@@ -132,18 +133,12 @@ def check_target(injection: Injection, config: JobConfig) -> None:
         )
 
 
-def resolve(script: str, entry: Entry) -> str:
-    """Returns the script's or program's absolute path (a module's name as it is)."""
-    if entry is Entry.MODULE:
-        return script
-    if entry is Entry.PROGRAM:
-        program = shutil.which(script)
-        if program is None:
-            raise ConfigError(f"program {script}: not found, or not executable")
-        return str(Path(program).absolute())
-    if not Path(script).is_file():
+def check_script(script: str, entry: Entry) -> None:
+    """Raises ConfigError for what is no script or program. It is passed on as it was given: sys.argv is torchrun's."""
+    if entry is Entry.PROGRAM and shutil.which(script) is None:
+        raise ConfigError(f"program {script}: not found, or not executable")
+    if entry is Entry.SCRIPT and not Path(script).is_file():
         raise ConfigError(f"script {script}: no such file")
-    return str(Path(script).absolute())
 
 
 def interpreter() -> str:

@@ -117,7 +117,7 @@ def test_injections_are_numbered(script: str) -> None:
 def test_modules_and_programs(script: str) -> None:
     assert (parse("-m", "json.tool", "x").command, parse("-m", "json.tool").entry) == (("json.tool", "x"), Entry.MODULE)
     program = parse("--no-python", "sh", "-c", "true")
-    assert (Path(program.command[0]).name, program.command[1:], program.entry) == ("sh", ("-c", "true"), Entry.PROGRAM)
+    assert (program.command, program.entry) == (("sh", "-c", "true"), Entry.PROGRAM)
 
 
 def test_standalone_overrides_torchruns_rendezvous_options(script: str) -> None:
