@@ -37,8 +37,9 @@ class Reserve:
 class Put:
     """`keep_step`: the newest committed step: its slot stays, the other one is written (slots.slot_to_write).
 
-    `sender_generation`: the one in which the sender runs (`generation` names the state): a holder refuses a rank's older process,
-    which may be one of a node that was cut off and does not know yet that it is replaced.
+    `sender_generation`: the one in which the sender runs (`generation` names the state). A holder whose agent has obeyed a newer
+    one refuses it and ends what it has begun to write, before it sends its VaultReport: the sender may be on a node that was cut
+    off and does not know yet that it is replaced, and what a report says must still be there when the plan comes.
     Data of `data_bytes` goes to `data_offset`; then `tables_bytes` of tables, then one header page (Header.as_replica).
     """
 
