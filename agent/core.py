@@ -392,6 +392,8 @@ class NodeCore:
     def _end(self, reason: str, grace_s: float) -> Iterator[Command]:
         if not self._ending:
             self._ending = True
+            for process in self.processes.values():
+                process.killed |= process.rank is None
             yield EndNode(reason=reason, grace_s=grace_s)
 
     def _refusal(self) -> Report:

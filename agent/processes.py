@@ -198,7 +198,9 @@ def children() -> Iterator[int]:
 
 def _tag(pid: int) -> str:
     """Returns the number of the process that this orphan descends from, "" when it does not say."""
-    variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    variables: list[bytes] = []
+    with contextlib.suppress(ProcessLookupError):  # it is dead, and only to be reaped
+        variables = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
     prefix = f"{PROCESS}=".encode()
     return next((each.removeprefix(prefix).decode() for each in variables if each.startswith(prefix)), "")
 

@@ -8,10 +8,11 @@ import logging
 import os
 import signal
 import time
+import traceback
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from deadpool.agent import events
 from deadpool.agent.core import NodeCore
@@ -96,6 +97,7 @@ class Node:
     async def run(self) -> int:
         path = socket_path(self._arguments.job_dir, self._arguments.node_id)
         server = await serve(path, self._arguments.token, self)
+        asyncio.get_running_loop().set_exception_handler(self._callback_failed)
         link = asyncio.create_task(self._link.run())
         link.add_done_callback(self._link_ended)
         try:
@@ -149,6 +151,15 @@ class Node:
         _log.critical("the agent of %s fails", self._arguments.node_id, exc_info=error)
         if not self._ended.done():
             self._ended.set_exception(error)
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that nobody caught. gRPC's own are only said."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, Exception) and any(
+            str(frame.f_globals.get("__name__")).startswith("deadpool.") for frame, _ in traceback.walk_tb(error.__traceback__)
+        ):
+            self._fail(error)
 
     def _arm(self) -> None:
         if self._timer is not None:

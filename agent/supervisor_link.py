@@ -35,7 +35,7 @@ _CHANNEL_OPTIONS = (
 
 
 class SupervisorLink:
-    """`endpoint`: HOST:PORT, else what `endpoint.json` of the job's folder says at each attempt (a new supervisor writes it anew).
+    """`endpoint`: HOST:PORT, else what `endpoint.json` of the job's folder says at each attempt (it may be a new one).
 
     `hello()` is asked for at each opening; `on_order(order)` is called in the loop's thread, in order.
     """

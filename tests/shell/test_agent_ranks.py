@@ -1,0 +1,226 @@
+"""An agent starts ranks, hears of their ends, kills and replaces them; everything real but the supervisor."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+from launching import until
+from supervising import RANK_SIDE, node_of, placement
+
+from deadpool.proto.messages import (
+    Beat,
+    KillRanks,
+    OpenStore,
+    Quiesce,
+    RankExited,
+    RankJoined,
+    RankPrepared,
+    RankResumed,
+    Reform,
+    Source,
+    SourceKind,
+    StoreOpened,
+    VaultReport,
+    WarmUp,
+)
+
+PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)), flush=True)"
+
+
+def test_a_rank_has_torchruns_variables_and_its_end_is_reported(tmp_path: Path) -> None:
+    with node_of(tmp_path, PRINT_ENVIRONMENT, nproc_per_node=2, max_restarts=4) as node:
+        node.start_agent()
+        node.start_ranks(0, 1, port=4711, restart_count=2)
+        ends = [node.expect(RankExited), node.expect(RankExited)]
+        assert sorted(end.rank for end in ends) == [0, 1]
+        assert {(end.exit_code, end.signal, end.generation, end.error) for end in ends} == {(0, 0, 1, "")}
+        variables = json.loads(node.log("rank-1-gen1.log"))
+        expected = {
+            "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+            "GROUP_WORLD_SIZE": "1", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2", "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4711",
+            "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": node.config.job_id,
+            "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+            "DEADPOOL_NODE_ID": "node0", "DEADPOOL_VAULT_DIR": str(node.vault()),
+        }  # fmt: skip
+        assert expected.items() <= variables.items()
+        assert "TORCHELASTIC_ERROR_FILE" in variables
+        assert "DEADPOOL_STANDIN" not in variables
+
+
+def test_an_exception_comes_with_its_traceback_and_a_signal_with_its_number(tmp_path: Path) -> None:
+    script = """
+        import os, signal
+        print("last words")
+        if os.environ["RANK"] == "0":
+            raise ValueError("the third batch is empty")
+        os.kill(os.getpid(), signal.SIGSEGV)
+    """
+    with node_of(tmp_path, script, nproc_per_node=2) as node:
+        node.start_agent()
+        node.start_ranks(0, 1)
+        ends = sorted([node.expect(RankExited), node.expect(RankExited)], key=lambda end: end.rank)
+        assert (ends[0].exit_code, ends[0].signal) == (1, 0)
+        assert "ValueError: the third batch is empty" in ends[0].error
+        assert ends[0].error.count("File ") == 1  # the script's own line, none of ours
+        assert "last words" in ends[0].log_tail
+        assert (ends[1].exit_code, ends[1].signal) == (128 + signal.SIGSEGV, signal.SIGSEGV)
+        assert "last words" in ends[1].log_tail
+
+
+def test_a_failed_ranks_whole_session_dies_and_its_strays(tmp_path: Path) -> None:
+    script = """
+        import os, subprocess, sys, time
+        child = "import os, sys, time; {}; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", child.format("os.setpgid(0, 0)"), "member"])
+        subprocess.Popen([sys.executable, "-c", child.format("os.setsid()"), "stray"])
+        while not all(os.path.exists(name) and os.path.getsize(name) for name in ("member", "stray")):
+            time.sleep(0.01)
+        os._exit(3)
+    """
+    with node_of(tmp_path, script) as node:
+        node.start_agent()
+        node.start_ranks(0)
+        assert node.expect(RankExited).exit_code == 3
+        for name in ("member", "stray"):
+            pid = int((tmp_path / name).read_text())
+            until(lambda pid=pid: not psutil.pid_exists(pid), 5.0, f"{name} {pid} is dead and reaped")  # type: ignore[misc]
+
+
+def test_ranks_started_afresh_replace_the_old_ones_silently(tmp_path: Path) -> None:
+    with node_of(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)") as node:
+        node.start_agent()
+        node.start_ranks(0, generation=1)
+        first = node.expect(Beat, lambda beat: bool(beat.ranks and beat.ranks[0].pid)).ranks[0].pid
+        snapshot = node.vault() / "snapshot-0-a"
+        snapshot.touch()
+        node.start_ranks(0, generation=2)
+        second = node.expect(Beat, lambda beat: bool(beat.ranks) and beat.ranks[0].pid not in (0, first)).ranks[0].pid
+        until(lambda: not psutil.pid_exists(first), 5.0, "the first process is gone")
+        assert psutil.pid_exists(second)
+        assert not snapshot.exists()
+        node.start_ranks(0, generation=1)  # late: fenced
+        node.send(KillRanks(generation=2, ranks=(0,), reason="test"))
+        end = node.expect(RankExited)
+        assert (end.pid, end.generation, end.signal) == (second, 2, signal.SIGKILL)
+        node.send(KillRanks(generation=3, ranks=(0,), reason="the supervisor did not know yet"))
+        assert node.expect(RankExited).generation == 3
+
+
+def test_stop_ends_even_what_ignores_sigterm_and_removes_the_vault(tmp_path: Path) -> None:
+    script = """
+        import signal, subprocess, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(600)"])
+        print("deaf", flush=True)
+        time.sleep(600)
+    """
+    with node_of(tmp_path, script) as node:
+        agent = node.start_agent()
+        node.start_ranks(0)
+        until(lambda: "deaf" in node.log("rank-0-gen1.log"), 10.0, "the rank runs")
+        assert node.vault().stat().st_mode & 0o777 == 0o700
+        node.stop(grace_s=0.2)
+        assert agent.wait(10.0) == 0
+        assert not node.vault().exists()
+        assert not (node.job_dir / "node0.sock").exists()
+
+
+def test_sigterm_to_the_agent_and_the_death_of_its_parent_end_everything(tmp_path: Path) -> None:
+    with node_of(tmp_path, "import time; print('up', flush=True); time.sleep(600)") as node:
+        agent = node.start_agent()
+        node.start_ranks(0)
+        until(lambda: "up" in node.log("rank-0-gen1.log"), 10.0, "the rank runs")
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(10.0) == 128 + signal.SIGTERM
+        assert not node.vault().exists()
+        assert node.start_agent("node1", 1, "--with-parent", "1").wait(10.0) == 1  # its parent is not pid 1: gone already
+
+
+def test_a_killed_agent_takes_its_ranks_with_it_and_the_next_one_removes_its_vault(tmp_path: Path) -> None:
+    with node_of(tmp_path, "import time; print('up', flush=True); time.sleep(600)") as node:
+        agent = node.start_agent()
+        node.start_ranks(0)
+        pid = node.expect(Beat, lambda beat: bool(beat.ranks and beat.ranks[0].pid)).ranks[0].pid
+        agent.kill()
+        until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 5.0, "the rank is dead")
+        assert node.vault().exists()
+        node.start_agent("node1", 1)
+        node.expect(Beat, node_id="node1")
+        assert not node.vault().exists()
+        assert node.vault("node1").exists()
+
+
+JOINING = (
+    RANK_SIDE
+    + """
+if os.environ.get("DEADPOOL_STANDIN"):
+    assert "RANK" not in os.environ
+    print("waiting", flush=True)
+role = hear(m.Role)
+print("I am", role.rank, role.generation, role.muted, role.hint_step, role.environment["RANK"], flush=True)
+speak(m.RankJoined(generation=role.generation, rank=role.rank, pid=os.getpid()))
+record(role.rank, generation=role.generation, step=4, commit_step=3, steps_done=4, stall_ns=250_000_000, step_began_ns=1)
+if role.muted:
+    speak(m.RankPrepared(generation=role.generation, rank=role.rank, live_generation=0, live_step=-1, commit_step=-1))
+while True:
+    order = hear(m.Quiesce | m.Reform | m.Release)
+    print(order, flush=True)
+    if isinstance(order, m.Quiesce):
+        speak(m.RankPrepared(generation=order.generation, rank=role.rank, live_generation=1, live_step=4, commit_step=3))
+    if isinstance(order, m.Reform):
+        speak(m.RankResumed(generation=order.generation, rank=role.rank, step=4, at_ns=time.monotonic_ns()))
+"""
+)
+
+
+def test_a_recovery_with_a_survivor_and_a_stand_in(tmp_path: Path) -> None:
+    with node_of(tmp_path, JOINING, nproc_per_node=2) as node:
+        node.start_agent()
+        node.start_ranks(0, 1)
+        pids = {joined.rank: joined.pid for joined in (node.expect(RankJoined), node.expect(RankJoined))}
+        node.send(WarmUp(standins=1))
+        beat = node.expect(Beat, lambda beat: beat.standins_ready == 1 and beat.ranks[1].step == 4)
+        assert (beat.ranks[1].commit_step, beat.ranks[1].exposed_stall_s, beat.ranks[1].pid) == (3, 0.25, pids[1])
+
+        os.kill(pids[1], signal.SIGKILL)
+        end = node.expect(RankExited)
+        assert (end.rank, end.generation, end.step, end.commit_step) == (1, 1, 4, 3)
+        node.send(Quiesce(generation=2, reason="rank 1 died"))
+        node.assign(1, generation=2)
+        prepared = [node.supervisor.expect_any(VaultReport, RankPrepared, RankJoined) for _ in range(6)]
+        assert sum(isinstance(each, VaultReport) for each in prepared) == 3
+        assert {(each.rank, each.live_step) for each in prepared if isinstance(each, RankPrepared)} == {(0, 4), (1, -1)}
+        assert any(isinstance(each, RankJoined) and each.pid != pids[1] for each in prepared)
+        until(lambda: "I am 1 2 True 7 1" in node.log("rank-1-gen2.log"), 5.0, "the stand-in has its rank, and its log that name")
+        assert "waiting" in node.log("rank-1-gen2.log")
+
+        sources = tuple(Source(rank=rank, kind=SourceKind.LIVE, slot_generation=1) for rank in (0, 1))
+        placements = (placement(0), placement(1))
+        node.send(
+            Reform(
+                generation=2, resume_step=4, store_host="h", store_port=5, placements=placements, sources=sources, commit_step=3
+            )
+        )
+        assert {node.expect(RankResumed).rank for _ in range(2)} == {0, 1}
+        assert node.log("rank-0-gen1.log").count("placements=(Placement(rank=0") == 1
+        node.expect(Beat, lambda beat: beat.standins_ready == 1)  # made anew after the recovery
+        node.stop()
+
+
+def test_a_store_is_served_for_each_generation(tmp_path: Path) -> None:
+    with node_of(tmp_path, "pass") as node:
+        agent = node.start_agent()
+        ports = set()
+        for generation in (1, 2, 3):
+            node.send(OpenStore(generation=generation))
+            opened = node.expect(StoreOpened)
+            assert (opened.generation, opened.host) == (generation, "127.0.0.1")
+            ports.add(opened.port)
+        assert len(ports) == 3
+        node.send(OpenStore(generation=3))
+        assert node.expect(StoreOpened).port in ports
+        node.stop()
+        assert agent.wait(10.0) == 0
