@@ -1,0 +1,241 @@
+"""A simulated node: the real NodeCore, around it processes, a vault and a connection in virtual time."""
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, assert_never
+
+from deadpool.agent import events
+from deadpool.agent.core import NodeCore
+from deadpool.proto import messages
+from deadpool.proto.messages import RankMessage, RankSet, Slot, SlotKind
+from deadpool.proto.slots import StateId
+from sim.rank import SimRank, Slots
+from sim.world import Pipe, World
+
+if TYPE_CHECKING:
+    from sim.supervisor import SimSupervisor
+
+_pids = itertools.count(1000)
+_BEAT_S = 1.0
+
+
+class SimNode:
+    """One life of a node: killed, it comes back as a new object with the same name and an empty vault."""
+
+    def __init__(self, supervisor: "SimSupervisor", index: int, until: int) -> None:
+        self.supervisor = supervisor
+        self.world: World = supervisor.world
+        self.truth = supervisor.truth
+        self.node_id = f"node{index}"
+        self.index = index
+        self.until = until
+        self.alive = True
+        self.core = NodeCore(node_id=self.node_id, hint=index, host="here")
+        self.processes: dict[int, SimRank] = {}
+        self.vault: dict[tuple[SlotKind, int], Slots] = {}
+        self.up: Pipe | None = None  # to the supervisor
+        self.down: Pipe | None = None
+        self._cut_until_s = 0.0
+        self._beating = False
+
+    # ------------------------------------------------------------ connection
+
+    def connect(self) -> None:
+        if not self.alive or self.supervisor.job.state.over:
+            return
+        self.down = down = Pipe(self.world, self._receive, lambda: self._disconnected(down))
+        self.up = up = Pipe(self.world, lambda message: self.supervisor.receive(self, up, message), lambda: self._gone(up))
+        self.up.held_until_s = self.down.held_until_s = self._cut_until_s
+        self.supervisor.links[up] = down
+        hello = messages.Hello(
+            node_id=self.node_id, hint=self.index, host="here", port=1, pid=1, generation=self.core.generation
+        )
+        self.up.send(hello)
+        if not self._beating:
+            self._beating = True
+            self.world.at(self.world.between(0, _BEAT_S), self._beat)
+
+    def _gone(self, up: Pipe) -> None:
+        self.supervisor.closed(self, up, "its stream was closed")
+
+    def _disconnected(self, down: Pipe) -> None:
+        """The supervisor's side of the stream ended: try again soon."""
+        if self.alive and self.down is down:
+            self.up = self.down = None
+            self.world.at(self.world.between(0.05, 1.0), self.connect)
+
+    def cut(self, seconds: float) -> None:
+        """Nothing gets through for a while; the connection survives, as TCP does."""
+        self._cut_until_s = self.world.now_s + seconds
+        for pipe in (self.up, self.down):
+            if pipe is not None:
+                pipe.held_until_s = self._cut_until_s
+
+    def drop_connection(self) -> None:
+        if self.up is not None and self.down is not None:
+            self.up.close()
+            self.down.close()
+
+    def _send(self, message: messages.AgentMessage) -> None:
+        if self.alive and self.up is not None:
+            self.up.send(message, twice=not isinstance(message, messages.Hello) and self.world.chance(0.02))
+
+    def _receive(self, order: messages.Order) -> None:
+        if self.alive:
+            self._handle(events.OrderReceived(order=order))
+
+    def _beat(self) -> None:
+        if not self.alive:
+            return
+        progress = [
+            messages.RankProgress(
+                rank=rank,
+                pid=process.pid,
+                step=self.processes[process.number].step,
+                commit_step=self.processes[process.number].known_commit,
+                steps_done=self.processes[process.number].steps_done,
+                exposed_stall_s=0.0,
+            )
+            for rank, process in self.core.ranks().items()
+            if process.number in self.processes
+        ]
+        self._send(messages.Beat(generation=self.core.generation, ranks=tuple(progress)))
+        self.world.at(_BEAT_S, self._beat)
+
+    # ------------------------------------------------------------ the core and its commands
+
+    def _handle(self, event: events.Event) -> None:
+        if self.alive:
+            self._carry_out(self.core.handle(event, now_s=self.world.now_s))
+
+    def _carry_out(self, commands: list[events.Command]) -> None:
+        world = self.world
+        for command in commands:
+            match command:
+                case events.StartProcess(process=number):
+                    self.processes[number] = SimRank(self, number, next(_pids))
+                    world.at(world.between(0.005, 0.05), self._forked, number)
+                case events.KillProcess(process=number):
+                    self.process_dies(number)
+                case events.Tell(process=number, order=order):
+                    if number in self.processes:
+                        world.at(0.001, self.processes[number].receive, order)
+                case events.Report(message=message):
+                    self._send(message)
+                case events.ReportVault(generation=generation):
+                    self._send(messages.VaultReport(generation=generation, slots=tuple(self._slots())))
+                case events.ServeStore(generation=generation):
+                    self.truth.groups(generation).store_node = self.node_id
+                    opened = events.StoreServed(generation=generation, port=generation, error="")
+                    world.at(world.between(0.005, 0.05), self._handle, opened)
+                case events.DropSnapshots():
+                    for kind, rank in list(self.vault):
+                        if kind is SlotKind.SNAPSHOT:
+                            del self.vault[kind, rank]
+                case events.EndNode():
+                    self._stop()
+                case events.Configure() | events.NameProcess():
+                    pass
+                case events.KillNode():
+                    self.die()
+                case _:
+                    assert_never(command)
+        deadline_s = self.core.next_deadline_s()
+        if deadline_s is not None:
+            world.at(max(0.0, deadline_s - world.now_s), self._tick)
+
+    def _tick(self) -> None:
+        deadline_s = self.core.next_deadline_s()
+        if self.alive and deadline_s is not None and deadline_s <= self.world.now_s:
+            self._carry_out(self.core.tick(now_s=self.world.now_s))
+
+    def _forked(self, number: int) -> None:
+        process = self.processes.get(number)
+        if process is not None and process.alive:
+            self._handle(events.ProcessForked(process=number, pid=process.pid))
+            self.world.at(self.world.between(0.05, 0.5), self._registered, number)
+
+    def _registered(self, number: int) -> None:
+        process = self.processes.get(number)
+        if process is not None and process.alive:
+            self._handle(events.ProcessRegistered(process=number, pid=process.pid))
+
+    def speak(self, process: SimRank, message: RankMessage) -> None:
+        self.world.at(0.001, self._spoken, process, message)
+
+    def _spoken(self, process: SimRank, message: RankMessage) -> None:
+        if process.number in self.processes:
+            self._handle(events.RankSpoke(process=process.number, message=message))
+
+    # ------------------------------------------------------------ ends
+
+    def process_dies(self, number: int) -> None:
+        """SIGKILL."""
+        process = self.processes.get(number)
+        if process is not None and process.alive:
+            self.process_ends(process, exit_code=137, signal=9)
+            self.supervisor.peers_notice(process)
+
+    def process_ends(self, process: SimRank, *, exit_code: int, signal: int = 0) -> None:
+        process.alive = False
+        self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal)
+
+    def _exited(self, process: SimRank, exit_code: int, signal: int) -> None:
+        if not self.alive:
+            return
+        step, commit_step = process.step, process.known_commit
+        del self.processes[process.number]
+        exited = events.ProcessExited(
+            process=process.number, exit_code=exit_code, signal=signal, error="", log_tail="", step=step, commit_step=commit_step
+        )
+        self._handle(exited)
+
+    def die(self) -> None:
+        """The node is gone: its processes, its vault, its connection."""
+        self.alive = False
+        self.vault.clear()
+        self.truth.lost(self.node_id)
+        for process in self.processes.values():
+            if process.alive:
+                process.alive = False
+                self.supervisor.peers_notice(process)
+        if self.up is not None:
+            self.up.close()
+
+    def _stop(self) -> None:
+        for process in self.processes.values():
+            process.alive = False
+        self._send(messages.Stopped())
+        self.alive = False
+        if self.up is not None:
+            self.up.close()
+
+    # ------------------------------------------------------------ vault and neighbours
+
+    def slots(self, kind: SlotKind, rank: int) -> Slots:
+        return self.vault.setdefault((kind, rank), [None, None])
+
+    def sealed_content(self, kind: SlotKind, rank: int, state: StateId) -> int | None:
+        """Returns the content of that sealed state; None when this node does not hold it (any more)."""
+        slots = self.slots(kind, rank) if self.alive else []
+        return next((slot.content for slot in slots if slot is not None and slot.state == state), None)
+
+    def _slots(self) -> Iterator[Slot]:
+        for (kind, rank), slots in self.vault.items():
+            for slot in slots:
+                if slot is not None:
+                    sets = (RankSet(ranks=slot.peers),) if slot.peers else ()
+                    yield Slot(kind=kind, rank=rank, generation=slot.state.generation, step=slot.state.step, peer_sets=sets)
+
+    def peers_of(self, rank: int) -> tuple[int, ...]:
+        """Returns the ranks on other nodes: they all hold the same parameters."""
+        mine = {process.member.rank for process in self.processes.values() if process.member is not None}
+        return tuple(other for other in range(self.truth.world_size) if other not in mine and other != rank)
+
+    def other(self, node_id: str) -> "SimNode | None":
+        return self.supervisor.nodes.get(node_id)
+
+    def everyone(self) -> list[SimRank]:
+        return self.supervisor.processes()
+
+

@@ -1,0 +1,335 @@
+"""A simulated rank process: the real Member, around it a main thread and a protect thread in virtual time."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deadpool.proto import messages
+from deadpool.proto.messages import NO_STEP, RankOrder, Reform, SlotKind, Source, SourceKind
+from deadpool.proto.slots import StateId, slot_to_write
+from deadpool.trainer_hooks.member import Action, Break, Member, Phase, Recover
+
+if TYPE_CHECKING:
+    from sim.node import SimNode
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed slot's content."""
+
+    state: StateId
+    content: int
+    peers: tuple[int, ...] = ()
+
+
+Slots = list[Sealed | None]  # two; None: empty or torn
+
+
+class SimRank:
+    """`number`: the agent's. Until a Role comes it is a stand-in. `frozen`: it never reaches its boundary again."""
+
+    def __init__(self, node: "SimNode", number: int, pid: int) -> None:
+        self.node = node
+        self.world = node.world
+        self.truth = node.truth
+        self.number = number
+        self.pid = pid
+        self.alive = True
+        self.frozen = False
+        self.member: Member | None = None
+        self.content = 0
+        self.copied_step = NO_STEP  # the newest state that is sealed in the own vault
+        self.steps_done = 0
+        self._holders: tuple[str, ...] = ()
+        self._first = NO_STEP  # the state that this generation began with
+        self._fence_step = NO_STEP  # the step that waits for its state's copy
+        self._protect_step = NO_STEP  # the state that waits for the commit before it
+        self._copying = False
+        self._busy = False  # the protect thread has a state in hand, until its replicas are acknowledged
+        self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
+        self._order: Reform | None = None
+        self._resuming = False
+
+    @property
+    def step(self) -> int:
+        """The step in progress."""
+        return self.member.live.step if self.member is not None and self.member.live is not None else NO_STEP
+
+    @property
+    def known_commit(self) -> int:
+        return self.member.commit_step if self.member is not None else NO_STEP
+
+    # ------------------------------------------------------------ orders
+
+    def receive(self, order: RankOrder) -> None:
+        if not self.alive:
+            return
+        match order:
+            case messages.Role():
+                self._take_role(order)
+            case messages.Quiesce() if self.member is not None:
+                self._act(self.member.quiesce(order))
+            case messages.Reform() if self.member is not None:
+                self._act(self.member.reform(order))
+            case messages.Release() if self.member is not None:
+                self.member.release(order)
+                if self.member.phase is Phase.RELEASED:
+                    self.world.at(self.world.between(0.01, 0.5), self._exit)
+            case _:
+                pass
+
+    def _take_role(self, role: messages.Role) -> None:
+        self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted)
+        self._holders = tuple(endpoint.node_id for endpoint in role.placement.holders)
+        self.node.speak(self, messages.RankJoined(generation=role.generation, rank=role.rank, pid=self.pid))
+        self._later(0.1, 1.0, self._constructed)
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Break():
+                    self._broken()
+                case Recover(order=order):
+                    self._recover(order)
+                case _:
+                    self.node.speak(self, action)
+
+    def _later(self, low_s: float, high_s: float, action: Any, *arguments: Any) -> None:
+        """Goes on with the main thread later, unless it does something else by then."""
+        self.world.at(self.world.between(low_s, high_s), self._continue, self._thread, action, arguments)
+
+    def _continue(self, thread: int, action: Any, arguments: tuple[Any, ...]) -> None:
+        if self.alive and not self.frozen and thread == self._thread:
+            action(*arguments)
+
+    # ------------------------------------------------------------ the main thread
+
+    def _constructed(self) -> None:
+        member = self._member()
+        if member.phase is Phase.REHEARSE:
+            self._act(member.quiesced(clean=True))
+            return
+        member.begun(0)
+        self.content = self.truth.first_content(member.running)
+        if member.phase is Phase.BROKEN:
+            self._boundary_broken()
+            return
+        self.truth.goes_live(member.running, member.rank, self.pid, self.content, 0)
+        self._go_on(0)
+
+    def _go_on(self, step: int) -> None:
+        """S_step is in the process, fresh from a start or a restore."""
+        self._first, self.copied_step, self._fence_step, self._protect_step = step, NO_STEP, NO_STEP, NO_STEP
+        self._busy = False
+        self._protect(step)
+        self._step(step)
+
+    def _step(self, step: int) -> None:
+        if step >= self.node.until:
+            if self._member().commit_step >= step:
+                self._act(self._member().finished(step))
+            return
+        self._later(0.05, 0.2, self._fence, step)
+
+    def _fence(self, step: int) -> None:
+        if self.copied_step < step:
+            self._fence_step = step
+            return
+        if self._member().optimizer_began():
+            self._later(0.001, 0.02, self._boundary, step)
+
+    def _boundary(self, step: int) -> None:
+        member = self._member()
+        if not member.boundary(step):
+            return
+        self.content = self.truth.next_content(self.content, member.running)
+        self.truth.stepped(member.running, member.rank, step + 1)
+        self.steps_done += 1
+        if self._resuming:
+            self._resuming = False
+            at_ns = int(self.world.now_s * 1e9)
+            resumed = messages.RankResumed(generation=member.running, rank=member.rank, step=step + 1, at_ns=at_ns)
+            self.node.speak(self, resumed)
+        self._protect(step + 1)
+        self._step(step + 1)
+
+    def _broken(self) -> None:
+        """Muted: whatever the main thread is doing runs to its end; then it waits."""
+        self._thread += 1
+        member = self._member()
+        self._fence_step = self._protect_step = NO_STEP
+        if member.phase is Phase.BROKEN:
+            self._later(0.0, 0.3, self._boundary_broken)
+        elif member.phase is Phase.RESTORE:
+            self._later(0.0, 0.1, self._restore_cut_short)
+
+    def _boundary_broken(self) -> None:
+        if self._copying:
+            self._later(0.01, 0.02, self._boundary_broken)  # the copy of the clean state is awaited
+            return
+        self._act(self._member().quiesced(clean=True))
+
+    def collective_fails(self, generation: int) -> None:
+        if self.alive and self.member is not None:
+            actions = self.member.collective_failed(generation, "connection closed by peer")
+            self._act(actions)
+            if actions:
+                self._broken()
+
+    def _exit(self) -> None:
+        if self.alive:
+            self.node.process_ends(self, exit_code=0)
+
+    # ------------------------------------------------------------ the protect thread
+
+    def _protect(self, step: int) -> None:
+        member = self._member()
+        if self._busy or (step > self._first and member.commit_step < step - 1):
+            self._protect_step = step  # only then may the older slot be written
+            return
+        self._busy = True
+        slots, state = self.node.slots(SlotKind.SNAPSHOT, member.rank), member.live
+        assert state is not None
+        assert state.step == step
+        sealed = Sealed(state, self.content, self.node.peers_of(member.rank))
+        if sealed in slots:
+            self._copied(slots.index(sealed), sealed, member.running)
+            return
+        index = slot_to_write([each and each.state for each in slots], member.commit_step)
+        slots[index] = None
+        self._copying = True
+        self.world.at(self.world.between(0.01, 0.15), self._copied, index, sealed, member.running)
+
+    def _copied(self, index: int, sealed: Sealed, generation: int) -> None:
+        if not self.alive:
+            return
+        self._copying = False
+        member = self._member()
+        self.node.slots(SlotKind.SNAPSHOT, member.rank)[index] = sealed
+        self.copied_step = max(self.copied_step, sealed.state.step)
+        if member.running != generation or member.phase is not Phase.RUN:
+            return
+        if self._fence_step == sealed.state.step:
+            self._fence_step = NO_STEP
+            self._fence(sealed.state.step)
+        self._put(sealed, generation, self._holders, member.commit_step)
+
+    def _put(self, sealed: Sealed, generation: int, holders: tuple[str, ...], keep_step: int) -> None:
+        """Sends the replica to each holder in turn; what is on its way arrives, whatever happens to the sender meanwhile."""
+        if not holders:
+            self._announce(sealed, generation)
+            return
+        holder = self.node.other(holders[0])
+        if holder is None or not holder.alive or holder.core.generation > generation:
+            return  # no ack, no commit: the next generation names another holder
+        slots = holder.slots(SlotKind.REPLICA, self._member().rank)
+        index = slot_to_write([each and each.state for each in slots], keep_step)
+        slots[index] = None
+        self.world.at(self.world.between(0.005, 0.1), self._arrived, holder, index, sealed, generation, holders, keep_step)
+
+    def _arrived(
+        self, holder: "SimNode", index: int, sealed: Sealed, generation: int, holders: tuple[str, ...], keep_step: int
+    ) -> None:
+        if not holder.alive or (not self.alive and self.world.chance(0.5)):
+            return
+        if holder.core.generation > generation:
+            return  # the fence of the holder's agent: its vault does not change any more behind its report
+        holder.slots(SlotKind.REPLICA, self._member().rank)[index] = sealed
+        if self.alive:
+            self._put(sealed, generation, holders[1:], keep_step)
+
+    def _announce(self, sealed: Sealed, generation: int) -> None:
+        store = self.node.other(self.truth.groups(generation).store_node)
+        if store is not None and store.alive and self.truth.announce(generation, self._member().rank, sealed.content):
+            for process in self.node.everyone():
+                if process.member is not None and process.member.running == generation:
+                    process.world.at(self.world.between(0.001, 0.05), process.commit_known, generation, sealed.state.step)
+        if self._member().running == generation:
+            self._busy = False
+            self._protect_waiting()
+
+    def commit_known(self, generation: int, step: int) -> None:
+        member = self.member
+        if not self.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+            return
+        member.commit_known(generation, step)
+        self._protect_waiting()
+        if member.live is not None and member.live.step == step == self.node.until:
+            self._act(member.finished(step))
+
+    def _protect_waiting(self) -> None:
+        if self._protect_step != NO_STEP and self._member().phase is Phase.RUN:
+            waiting, self._protect_step = self._protect_step, NO_STEP
+            self._protect(waiting)
+
+    # ------------------------------------------------------------ a recovery
+
+    def _recover(self, order: Reform) -> None:
+        self._order = order
+        self._thread += 1
+        groups = self.truth.groups(order.generation)
+        groups.arrived.add(self._member().rank)
+        self._holders = tuple(endpoint.node_id for endpoint in order.placements[0].holders)
+        self._await_others(order)
+
+    def _await_others(self, order: Reform) -> None:
+        if len(self.truth.groups(order.generation).arrived) < self.truth.world_size:
+            self._later(0.02, 0.05, self._await_others, order)
+        elif self.world.chance(0.01):
+            self._act(self._member().recovery_failed(order, "reform", "connection refused"))
+        else:
+            self._later(0.01, 0.1, self._reformed, order)
+
+    def _reformed(self, order: Reform) -> None:
+        member = self._member()
+        self.node.speak(self, messages.RankReformed(generation=order.generation, rank=member.rank))
+        source = order.sources[0]
+        member.restoring(in_place=source.kind is SourceKind.LIVE)
+        self._later(0.005, 0.1 if source.kind is SourceKind.LIVE else 0.3, self._restored, order, source)
+
+    def _restored(self, order: Reform, source: Source) -> None:
+        member = self._member()
+        content = self._fetch(order, source)
+        if content is None:
+            self._act(member.recovery_failed(order, "restore", f"no {source.kind} of step {order.resume_step}"))
+            return
+        if not member.restored(order, StateId(generation=source.slot_generation, step=order.resume_step)):
+            self._act(member.recovery_failed(order, "restore", "cut short"))
+            return
+        self.content = content
+        self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
+        restored = messages.RankRestored(
+            generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0
+        )
+        self.node.speak(self, restored)
+        self._resuming = True
+        self._go_on(order.resume_step)
+
+    def _fetch(self, order: Reform, source: Source) -> int | None:
+        """Returns the content of the state that the source gives, None when it is not there."""
+        member, state = self._member(), StateId(generation=source.slot_generation, step=order.resume_step)
+        match source.kind:
+            case SourceKind.LIVE:
+                return self.content if member.live == state else None
+            case SourceKind.VAULT:
+                return self.node.sealed_content(SlotKind.SNAPSHOT, member.rank, state)
+            case SourceKind.REPLICA:
+                assert source.endpoint is not None
+                holder = self.node.other(source.endpoint.node_id)
+                content = None if holder is None else holder.sealed_content(SlotKind.REPLICA, member.rank, state)
+                peers = {self._peer_content(peer, order.resume_step) for peer in source.peers}
+                self.truth.check(peers <= {content, None}, f"rank {member.rank}: peers {source.peers} are of another branch")
+                return content if content in peers or not source.peers else None
+
+    def _peer_content(self, peer: messages.Peer, step: int) -> int | None:
+        node = self.node.other(peer.endpoint.node_id)
+        state = StateId(generation=peer.slot_generation, step=step)
+        return None if node is None else node.sealed_content(SlotKind.SNAPSHOT, peer.rank, state)
+
+    def _restore_cut_short(self) -> None:
+        assert self._order is not None
+        if self._member().phase is Phase.RESTORE:
+            self._act(self._member().recovery_failed(self._order, "reform", "cut short"))
+
+    def _member(self) -> Member:
+        assert self.member is not None
+        return self.member

@@ -1,0 +1,151 @@
+"""The simulated supervisor: the real Job and Silence around a timer and the agents' connections."""
+
+from deadpool.proto.config import JobConfig
+from deadpool.proto.messages import AgentMessage, Hello, Reform, Stopped
+from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder
+from deadpool.supervisor.core import Job
+from deadpool.supervisor.events import Event, FromAgent, NodeLost
+from deadpool.supervisor.silence import Silence
+from sim.node import SimNode
+from sim.rank import SimRank
+from sim.truth import Truth
+from sim.world import Pipe, World
+
+
+class SimSupervisor:
+    """`past`: everything the core was given, for the replay."""
+
+    def __init__(self, world: World, truth: Truth, config: JobConfig) -> None:
+        self.world = world
+        self.truth = truth
+        self.job = Job(config)
+        self.nodes: dict[str, SimNode] = {}
+        self.links: dict[Pipe, Pipe] = {}  # an agent's connection: its way up -> its way down
+        self.past: list[tuple[Event | None, float]] = []
+        self.exit_code: int | None = None
+        self.root_cause = ""
+        self.away_until_s = 0.0  # the supervisor's process is suspended until then
+        self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
+        self._streams: dict[str, Pipe] = {}
+        self._event_id = 0
+        self._alarm_s = 0.0
+        self._set_alarm()
+
+    def receive(self, node: SimNode, up: Pipe, message: AgentMessage) -> None:
+        if self._is_away(self.receive, node, up, message):
+            return
+        if isinstance(message, Hello):
+            older = self._streams.get(node.node_id)
+            self._streams[node.node_id] = up
+            if older is not None:
+                self.links.pop(older).close()
+        if self._streams.get(node.node_id) is not up:
+            return
+        self._silence.heard(node.node_id, now_s=self.world.now_s)
+        if isinstance(message, Stopped):
+            self._silence.forget(node.node_id)
+        self._handle(FromAgent(event_id=self._next_id(), node_id=node.node_id, message=message))
+
+    def closed(self, node: SimNode, up: Pipe, reason: str) -> None:
+        if self._is_away(self.closed, node, up, reason):
+            return
+        if self._streams.get(node.node_id) is up:
+            self._lose(node.node_id, reason)
+
+    def _lose(self, node_id: str, reason: str) -> None:
+        self.links.pop(self._streams.pop(node_id)).close()
+        self._silence.forget(node_id)
+        self.truth.lost(node_id)
+        self._handle(NodeLost(event_id=self._next_id(), node_id=node_id, reason=reason))
+
+    def _is_away(self, action: object, *arguments: object) -> bool:
+        """A suspended supervisor finds everything in its queue when it is back."""
+        if self.world.now_s >= self.away_until_s:
+            return False
+        self.world.at(self.away_until_s - self.world.now_s, action, *arguments)  # type: ignore[arg-type]
+        return True
+
+    # ------------------------------------------------------------ the core
+
+    def _handle(self, event: Event) -> None:
+        now_s = self.world.now_s
+        self.past.append((event, now_s))
+        generation = self.job.state.generation
+        self._carry_out(self.job.handle(event, now_s=now_s))
+        self.truth.check(self.job.state.generation >= generation, "the generation went back")
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        deadline_s = self._silence.next_check_s()
+        job_s = self.job.next_deadline_s()
+        if job_s is not None:
+            deadline_s = min(deadline_s, job_s)
+        deadline_s = max(deadline_s, self.world.now_s)
+        if self._alarm_s <= self.world.now_s or deadline_s < self._alarm_s:
+            self._alarm_s = deadline_s
+            self.world.at(deadline_s - self.world.now_s, self._alarm, deadline_s)
+
+    def _alarm(self, at_s: float) -> None:
+        if at_s != self._alarm_s or self._is_away(self._alarm, at_s):
+            return
+        now_s = self.world.now_s
+        if now_s >= self._silence.next_check_s():
+            for node_id, silent_s in self._silence.check(now_s=now_s):
+                if node_id in self._streams:
+                    self._lose(node_id, f"silent for {silent_s:.1f} s")
+        while commands := self.job.tick(now_s=now_s):
+            self.past.append((None, now_s))
+            self._carry_out(commands)
+        self._alarm_s = 0.0
+        self._set_alarm()
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case SendOrder(node_id=node_id, order=order):
+                    if isinstance(order, Reform):
+                        self._check_plan(order)
+                    up = self._streams.get(node_id)
+                    if up is not None:
+                        self.links[up].send(order)
+                case EndJob(exit_code=exit_code, root_cause=root_cause):
+                    self.exit_code, self.root_cause = exit_code, root_cause
+                case Quit():
+                    self.world.over = True
+                case Note():
+                    self.truth.log.append(f"{self.world.now_s:9.3f} {command.cause}: g{command.generation} {command.event} {command.fields}")
+                case _:
+                    raise AssertionError(command)
+        self._check_placement()
+
+    def _check_plan(self, order: Reform) -> None:
+        live = {node.node_id for node in self.job.state.roster.live()}
+        for source in order.sources:
+            nodes = {peer.endpoint.node_id for peer in source.peers} | ({source.endpoint.node_id} if source.endpoint else set())
+            self.truth.check(nodes <= live, f"{source} names a node that is not live")
+        self.truth.check(order.generation == self.job.state.generation, "a plan of an old generation was sent")
+
+    def _check_placement(self) -> None:
+        """Seats are held by one live node each, ranks by the node of their seat."""
+        roster = self.job.state.roster
+        seated = [seat for seat in roster.seats if seat is not None]
+        self.truth.check(len(seated) == len(set(seated)), f"a node has two seats: {roster.seats}")
+
+    def _next_id(self) -> int:
+        self._event_id += 1
+        return self._event_id
+
+    # ------------------------------------------------------------ the neighbourhood
+
+    def processes(self) -> list[SimRank]:
+        return [process for node in self.nodes.values() if node.alive for process in node.processes.values() if process.alive]
+
+    def peers_notice(self, dead: SimRank) -> None:
+        """Some of the ranks that talked to a dead process see their connection break, others just wait."""
+        member = dead.member
+        if member is None:
+            return
+        for process in self.processes():
+            peer = process.member
+            if peer is not None and peer.running == member.running and self.world.chance(0.5):
+                self.world.at(self.world.between(0.001, 0.2), process.collective_fails, peer.running)

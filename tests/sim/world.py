@@ -1,0 +1,77 @@
+"""The simulated world: one heap of (time, number, action), one seeded random, links that delay, hold back and break."""
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+
+class World:
+    """`at` is the only way in which anything happens later. Equal seeds give equal runs."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now_s = 0.0
+        self.over = False
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+
+    def at(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._heap, (self.now_s + delay_s, self._number, action, arguments))
+
+    def between(self, low_s: float, high_s: float) -> float:
+        return low_s + (high_s - low_s) * self.random.random()
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def run(self, until_s: float) -> None:
+        while self._heap and not self.over:
+            self.now_s, _, action, arguments = heapq.heappop(self._heap)
+            if self.now_s > until_s:
+                return
+            action(*arguments)
+
+
+class Pipe:
+    """One direction of a connection: messages arrive in order, some twice; a cut holds them back, a close is the last message."""
+
+    def __init__(self, world: World, receive: Callable[[Any], None], closed: Callable[[], None]) -> None:
+        self._world = world
+        self._receive = receive
+        self._closed = closed
+        self._last_s = 0.0
+        self.held_until_s = 0.0
+        self.ended = False
+
+    def send(self, message: Any, *, twice: bool = False) -> None:
+        self._schedule(self._arrive, message)
+        if twice:
+            self._schedule(self._arrive, message)
+
+    def close(self) -> None:
+        self._schedule(self._arrive_close, None)
+
+    def _schedule(self, action: Callable[[Any], None], message: Any) -> None:
+        world = self._world
+        self._last_s = max(self._last_s, world.now_s + world.between(0.0005, 0.01), self.held_until_s)
+        world.at(self._last_s - world.now_s, action, message)
+
+    def _held(self, action: Callable[[Any], None], message: Any) -> bool:
+        """A message that was on its way when the cut began arrives after it, in order."""
+        if self._world.now_s >= self.held_until_s:
+            return False
+        self._last_s = max(self._last_s, self.held_until_s)
+        self._world.at(self.held_until_s - self._world.now_s, action, message)
+        return True
+
+    def _arrive(self, message: Any) -> None:
+        if not self.ended and not self._held(self._arrive, message):
+            self._receive(message)
+
+    def _arrive_close(self, message: Any) -> None:
+        if not self.ended and not self._held(self._arrive_close, message):
+            self.ended = True
+            self._closed()
