@@ -130,7 +130,9 @@ class Node:
         self._handling = True
         try:
             while self._events:
-                for command in self._core.handle(self._events.popleft(), now_s=time.monotonic()):
+                commands = self._core.handle(self._events.popleft(), now_s=time.monotonic())
+                self._replicas.fence(self._core.generation)  # before any report of what the vault holds
+                for command in commands:
                     self._carry_out(command)
         except Exception as error:
             self._fail(error)

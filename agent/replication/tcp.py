@@ -59,13 +59,23 @@ class ReplicaServer:
         self._strangers: dict[socket.socket, float] = {}  # -> when its time is over
         self._members: set[socket.socket] = set()
         self._refused: set[str] = set()
-        self._writers: dict[int, tuple[int, socket.socket]] = {}  # rank -> generation and connection that write its replica
+        self._generation = 0  # the newest that the agent has obeyed: senders of older ones are refused
+        self._senders: dict[int, int] = {}  # rank -> the newest generation in which it has sent
+        self._writing: dict[int, tuple[int, socket.socket]] = {}  # rank -> generation and connection of the write under way
         self._slot_locks: dict[int, threading.Lock] = {}
         self._closed = False
 
     def start(self, folder: Path) -> None:
         self._folder = folder
         threading.Thread(target=self._accept, name="replica-accept", daemon=True).start()
+
+    def fence(self, generation: int) -> None:
+        """From here on, nothing of an older generation begins to write a slot: what a VaultReport names stays as it is."""
+        with self._lock:
+            self._generation = max(self._generation, generation)
+            for sender_generation, connection in self._writing.values():
+                if sender_generation < self._generation:
+                    _shut(connection)
 
     def close(self) -> None:
         """Ends all connections. Their threads notice and end."""
@@ -175,7 +185,9 @@ class ReplicaServer:
                     f"replica of rank {put.rank}: {put.tables_bytes} bytes of tables and {put.data_bytes} of data at "
                     f"{put.data_offset} do not fit a slot of {slot.capacity_bytes}"
                 )
-            slot.unseal()
+            with self._lock:  # between the check and the unsealing no fence may fall
+                self._check_sender(put)
+                slot.unseal()
             data = slot.view[put.data_offset : put.data_offset + put.data_bytes]
             tables, page = bytearray(put.tables_bytes), bytearray(HEADER_BYTES)
             with data:
@@ -222,20 +234,27 @@ class ReplicaServer:
 
     @contextlib.contextmanager
     def _only_writer(self, connection: socket.socket, put: Put) -> Iterator[None]:
-        """Inside, nobody else writes this rank's replica. A new connection ends an older one, which may hang for ever (a frozen
-        node); a sender of an older generation is itself refused."""
+        """Inside, nobody else writes this rank's replica: who has begun to is interrupted (a frozen node would never end)."""
         with self._lock:
-            generation, writer = self._writers.get(put.rank, (put.sender_generation, connection))
-            if put.sender_generation < generation:
-                raise SnapshotError(f"rank {put.rank} of generation {put.sender_generation} is replaced: {generation} writes now")
-            if writer is not connection:
-                _shut(writer)
-            self._writers[put.rank] = (put.sender_generation, connection)
+            self._check_sender(put)
+            self._senders[put.rank] = put.sender_generation
+            if put.rank in self._writing:
+                _shut(self._writing[put.rank][1])
         with self._rank_lock(put.rank):
             with self._lock:
-                if self._writers[put.rank][1] is not connection:
-                    raise SnapshotError(f"replica of rank {put.rank}: a newer connection writes it")
-            yield
+                self._writing[put.rank] = (put.sender_generation, connection)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    del self._writing[put.rank]
+
+    def _check_sender(self, put: Put) -> None:
+        newest = max(self._generation, self._senders.get(put.rank, 0))
+        if put.sender_generation < newest:
+            raise SnapshotError(
+                f"rank {put.rank} of generation {put.sender_generation} is replaced: generation {newest} has begun"
+            )
 
 
 def _verified(put: Put, page: bytearray, tables: bytearray, data: memoryview) -> Header:
