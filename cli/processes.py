@@ -62,7 +62,7 @@ class Children:
         return next((pid for pid, each in self.started.items() if each == name), None)
 
     def reap(self) -> list[tuple[str, int]]:
-        """Returns (name, exit code as a shell shows it) of every started child that has ended; kills orphans."""
+        """Returns (name, exit code, or minus the signal that killed it) of every started child that has ended; kills orphans."""
         ended: list[tuple[str, int]] = []
         while (found := _wait_for_any()) is not None:
             pid, exit_code = found
@@ -92,10 +92,9 @@ def vault_folder(job_id: str, node_id: str) -> Path:
 
 
 def _wait_for_any() -> tuple[int, int] | None:
-    """Returns (pid, exit code as a shell shows it) of a child that has ended; None when there is none."""
+    """Returns (pid, exit code, or minus the signal that killed it) of a child that has ended; None when there is none."""
     try:
         pid, status = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return None
-    code = os.waitstatus_to_exitcode(status) if pid else 0
-    return (pid, 128 - code if code < 0 else code) if pid else None
+    return (pid, os.waitstatus_to_exitcode(status)) if pid else None

@@ -133,8 +133,8 @@ class StandaloneJob:
                 self._verdict = _USAGE
             return
         self._exit_code = exit_code
-        if exit_code > 128 and not self._signals and self._verdict is None:
-            self._say(f"the supervisor was killed ({signal.Signals(exit_code - 128).name}): the job ends")
+        if exit_code < 0 and not self._signals and self._verdict is None:
+            self._say(f"the supervisor was killed ({signal.Signals(-exit_code).name}): the job ends")
             self._verdict = 1
 
     def _agents_left(self) -> bool:
