@@ -94,7 +94,8 @@ def torchft_parts(training: Training, folder: Path, venv: Path, port: int) -> li
     for group in range(RANKS):
         command = [
             venv / "bin/python", "-m", "torch.distributed.run", "--nnodes", 1, "--nproc-per-node", 1,
-            "--master-port", port + 1 + group, "--max-restarts", 10, RIVALS / "train_torchft.py", *training.arguments(folder, checkpoints=False),
+            "--master-port", port + 1 + group, "--max-restarts", 10,
+            RIVALS / "train_torchft.py", *training.arguments(folder, checkpoints=False),
         ]  # fmt: skip
         environment = {
             "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "REPLICA_GROUP_ID": str(group), "NUM_REPLICA_GROUPS": str(RANKS),

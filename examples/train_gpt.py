@@ -18,7 +18,7 @@ import random
 import re
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -255,7 +255,7 @@ def append_line(path: Path | None, **fields: object) -> None:
         os.close(fd)
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--parallel", choices=("zero", "fsdp"), default="zero", help="DDP + ZeroRedundancyOptimizer, or FSDP2")
@@ -280,7 +280,7 @@ def parse_args() -> argparse.Namespace:
     output.add_argument("--digest", type=Path, metavar="FILE", help="a line per rank at the end: sha256 over its whole state")
     output.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help="resume from the newest checkpoint in DIR")
     output.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS", help="write one every so many steps")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.checkpoint_every and not args.checkpoint_dir:
         parser.error("--checkpoint-every needs --checkpoint-dir")
     return args

@@ -1,0 +1,199 @@
+"""What does protection cost while nothing fails? Steps with and without it, in turns, in the same processes and groups.
+
+    python benchmarks/overhead.py > overhead.json            (DDP + ZeRO; --parallel fsdp for FSDP2)
+
+Starts itself under deadpool-launch on two nodes of two ranks. Blocks of steps alternate (with, without, without, with, ...), so
+that slow drifts of the machine cancel; the first steps of each block are not counted. A step's time is the slowest rank's, from
+one completed step to the next. Progress goes to stderr, JSON to stdout.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LambdaLR
+
+import deadpool
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import machine
+from benchmarks.launched import Launched
+from benchmarks.stats import quantile, summarize
+from examples.train_gpt import build, draw, learning_rate_curve, load_corpus
+from examples.train_gpt import parse_args as training_args
+
+NODES, RANKS_PER_NODE = 2, 2
+RANKS = NODES * RANKS_PER_NODE
+WARM_UP_STEPS = 20
+UNCOUNTED_STEPS = 3  # of each block: the last snapshot of the block before may still be under way
+LARGE_BYTES = 256 << 20  # for a memcpy that no cache helps
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which steps are protected. A pair is two neighbouring blocks, one of each kind."""
+
+    pairs: int
+    block_steps: int
+
+    @property
+    def steps(self) -> int:
+        return WARM_UP_STEPS + 2 * self.pairs * self.block_steps
+
+    def block(self, step: int) -> int:
+        """Returns the number of the step's block, -1 while warming up."""
+        return (step - WARM_UP_STEPS) // self.block_steps if step >= WARM_UP_STEPS else -1
+
+    def protected(self, step: int) -> bool:
+        block = self.block(step)
+        return block < 0 or block % 4 in (0, 3)
+
+    def counted(self, step: int) -> bool:
+        return step >= WARM_UP_STEPS and (step - WARM_UP_STEPS) % self.block_steps >= UNCOUNTED_STEPS
+
+
+# ---------------------------------------------------------------- inside the job
+
+
+def train(plan: Plan, out: Path, options: list[str]) -> None:
+    """One rank: trains by the plan and writes its step times and what its guard has counted."""
+    args = training_args(options)
+    text, _ = load_corpus()
+    run = deadpool.join()
+    model, optimizer = build(args, run.device, run.rank, run.world_size)
+    scheduler = LambdaLR(optimizer, learning_rate_curve(args.warmup_steps, plan.steps))
+    guard = run.protect(model=model, optimizer=optimizer, extra={"scheduler": scheduler})
+
+    def train_step(step: int) -> None:
+        optimizer.zero_grad()
+        tokens, targets = (part.to(run.device) for part in draw(text, f"{args.seed} {step} {run.rank}", args.batch, args.context))
+        cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), args.clip_norm)
+        optimizer.step()
+        scheduler.step()
+        if run.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    times_s: dict[int, float] = {}
+    last_s = time.perf_counter()
+    for step, _ in guard.run(train_step, until=plan.steps):
+        now_s = time.perf_counter()
+        times_s[step], last_s = now_s - last_s, now_s
+        guard.protecting = plan.protected(step + 1)
+        if run.rank == 0 and plan.block(step + 1) > plan.block(step):
+            print(f"block {plan.block(step) + 1} of {2 * plan.pairs}", file=sys.stderr, flush=True)
+    found = {"times_s": times_s, "counters": dataclasses.asdict(guard.counters)}
+    (out / f"rank-{run.rank}.json").write_text(json.dumps(found))
+
+
+# ---------------------------------------------------------------- outside
+
+
+def slowest(ranks: list[dict[str, Any]]) -> dict[int, float]:
+    """Returns each step's time: the slowest rank's."""
+    return {int(step): max(rank["times_s"][step] for rank in ranks) for step in ranks[0]["times_s"]}
+
+
+def pair_medians(plan: Plan, times_s: dict[int, float]) -> Iterator[tuple[float, float]]:
+    """Yields, for each pair of blocks, the median step with protection and without."""
+    for pair in range(plan.pairs):
+        steps = [step for step in times_s if plan.block(step) // 2 == pair and plan.counted(step)]
+        yield (
+            statistics.median(times_s[step] for step in steps if plan.protected(step)),
+            statistics.median(times_s[step] for step in steps if not plan.protected(step)),
+        )
+
+
+def report(plan: Plan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    times_s = slowest(ranks)
+    counted = [step for step in times_s if plan.counted(step)]
+    kinds = {
+        "protected": [times_s[step] for step in counted if plan.protected(step)],
+        "unprotected": [times_s[step] for step in counted if not plan.protected(step)],
+    }
+    pairs = list(pair_medians(plan, times_s))
+    total = {name: sum(rank["counters"][name] for rank in ranks) for name in ranks[0]["counters"]}
+    snapshots = max(1, total["commits"])
+    copied_bytes, replicated_bytes = total["copied_bytes"] // snapshots, total["replicated_bytes"] // snapshots
+    return {
+        "step_s": {kind: summarize(times) | {"p99": round(quantile(times, 0.99), 4)} for kind, times in kinds.items()},
+        "ratio_of_medians": round(statistics.median(kinds["protected"]) / statistics.median(kinds["unprotected"]), 4),
+        "ratio_of_p99": round(quantile(kinds["protected"], 0.99) / quantile(kinds["unprotected"], 0.99), 4),
+        "ratio_in_pairs": summarize([protected / unprotected for protected, unprotected in pairs]),
+        "added_s_in_pairs": summarize([protected - unprotected for protected, unprotected in pairs]),
+        "per_rank_and_step": {"copied_bytes": copied_bytes, "replicated_bytes": replicated_bytes},
+        "copy_gb_s": rate(total["copied_bytes"], total["copy_s"]),
+        "replicate_gb_s": rate(total["replicated_bytes"], total["replicate_s"]),
+        "memcpy_gb_s": {
+            str(size): round(machine.memcpy_gb_s(size), 2)
+            for size in sorted({copied_bytes, replicated_bytes, LARGE_BYTES})
+            if size
+        },
+        "exposed_stall_s": round(total["exposed_stall_s"], 4),
+        "exposed_stall_s_per_rank_and_step": round(total["exposed_stall_s"] / snapshots, 6),
+        "commits": total["commits"],
+        "raw": {"pairs": pairs, "counters": [rank["counters"] for rank in ranks]},
+    }
+
+
+def rate(size_bytes: int, duration_s: float) -> float | None:
+    return round(size_bytes / duration_s / 1e9, 3) if duration_s else None
+
+
+def launch(plan: Plan, options: list[str]) -> list[dict[str, Any]] | None:
+    """Runs the job and returns what each rank wrote; None when it failed (the reason is on stderr)."""
+    folder = Path(tempfile.mkdtemp(prefix="dp-overhead-"))
+    command = [
+        sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", NODES, "--nproc-per-node", RANKS_PER_NODE,
+        "--log-dir", folder / "logs", __file__, "--in-job", folder, "--pairs", plan.pairs, "--block-steps", plan.block_steps,
+        "--", *options,
+    ]  # fmt: skip
+    job = Launched([str(part) for part in command], folder, {})
+    try:
+        code = job.process.wait()
+    finally:
+        job.end()
+    if code:
+        print(f"the job ended with exit code {code}; its files are in {folder}\n{job.tail()}", file=sys.stderr)
+        return None
+    found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+    shutil.rmtree(folder)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks")
+    parser.add_argument("--block-steps", type=int, default=20)
+    parser.add_argument("--in-job", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("options", nargs="*", help="after --: options of train_gpt.py (sizes, --parallel)")
+    args = parser.parse_args()
+    plan = Plan(pairs=args.pairs, block_steps=args.block_steps)
+    if args.in_job:
+        train(plan, args.in_job, args.options)
+        return 0
+    described = machine.describe()
+    ranks = launch(plan, args.options)
+    if ranks is None:
+        return 1
+    training = {"options": args.options, **dataclasses.asdict(plan), "ranks": RANKS}
+    head = {"benchmark": "overhead", "machine": described, "load_after": round(os.getloadavg()[0], 2), "training": training}
+    print(json.dumps(head | report(plan, ranks), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The arithmetic of the benchmarks: what they claim is computed from what was seen."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def test_quantiles_and_spread() -> None:
+    from benchmarks.stats import quantile, summarize
+
+    assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
+    assert quantile([7.0], 0.99) == 7.0
+    assert summarize([1.0, 2.0, 3.0, 4.0, 100.0]) == {"count": 5, "median": 3.0, "min": 1.0, "max": 100.0, "iqr": 2.0}
+    assert summarize([])["median"] is None
+    with pytest.raises(ValueError, match="no values"):
+        quantile([], 0.5)
+
+
+def test_every_system_comes_first_in_some_round() -> None:
+    from benchmarks.stats import rotated
+
+    orders = [rotated(["a", "b", "c"], turn) for turn in range(6)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert {order[0] for order in orders} == {"a", "b", "c"}
+
+
+def test_an_outage_ends_when_the_last_rank_has_a_new_step() -> None:
+    from benchmarks.watch import Seen, measure_outage
+
+    def seen(rank: int, step: int, at_s: float) -> Seen:
+        return Seen(rank=rank, step=step, loss="0x1p+0", at_s=at_s)
+
+    before = [seen(rank, step, float(step)) for step in range(8) for rank in range(2)]
+    again = [seen(0, 6, 12.0), seen(1, 6, 12.5), seen(0, 7, 13.0), seen(1, 7, 13.5)]  # back to a checkpoint: nothing new
+    new = [seen(0, 8, 14.0), seen(1, 8, 15.0), seen(0, 9, 16.0)]
+    outage = measure_outage(before + again + new, ranks=2, step=8, killed_at_s=7.5)
+    assert outage is not None
+    assert (outage.first_line_s, outage.any_step_s, outage.new_step_s, outage.silent_s) == (4.5, 5.0, 7.5, 8.0)
+    assert outage.steps_reexecuted == 2
+    assert measure_outage(before + again + new[:1], ranks=2, step=8, killed_at_s=7.5) is None
+
+
+def test_a_log_is_read_as_it_grows_and_again_when_a_fresh_run_has_emptied_it(tmp_path: Path) -> None:
+    from benchmarks.watch import LossWatch, losses
+
+    log = tmp_path / "log"
+    watch = LossWatch(log)
+    assert watch.look() == []
+    log.write_text('{"rank": 0, "step": 0, "loss": "0x1p+0"}\n{"rank": 1, "st')
+    assert [(line.rank, line.step) for line in watch.look()] == [(0, 0)]
+    with log.open("a") as file:
+        file.write('ep": 0, "loss": "0x1p+1"}\n')
+    assert [(line.rank, line.step) for line in watch.look()] == [(1, 0)]
+    log.write_text('{"rank": 0, "step": 0, "loss": "0x1p+2"}\n')
+    watch.look()
+    assert losses(watch.seen) == {(0, 0): "0x1p+2", (0, 1): "0x1p+1"}
+
+
+def test_a_wait_ends_when_the_job_has_ended(tmp_path: Path) -> None:
+    from benchmarks.watch import LossWatch
+
+    assert not LossWatch(tmp_path / "log").until(lambda: False, timeout_s=60.0, alive=lambda: False)
