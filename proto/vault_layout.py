@@ -182,10 +182,13 @@ def slot_capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, in
 def reserve(path: Path, size_bytes: int) -> None:
     """Makes the slot file with all its memory taken now, so that no later write can meet a full /dev/shm (SIGBUS).
 
-    A file of that size or more is left as it is. Raises ConfigError with the sum needed and what is free.
+    A file of that size or more is left as it is, and so is a smaller one that holds a sealed state (it may still be needed;
+    whoever overwrites it makes it larger then). Raises ConfigError with the sum needed and what is free.
     """
-    if path.exists() and path.stat().st_size >= size_bytes:
-        return
+    if path.exists():
+        with path.open("rb") as file:
+            if path.stat().st_size >= size_bytes or Header.from_page(file.read(HEADER_BYTES)) is not None:
+                return
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:

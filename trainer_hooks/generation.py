@@ -135,12 +135,13 @@ class Generation:
 
 
 class Calls:
-    """Counts one group's calls of one generation, in the call record if there is one.
+    """Counts one group's calls of one generation, in the call record if there is one. `place`: (rank, size) in the group.
 
     Numbers start again with each generation, on every rank alike. A call that a break cuts off stays open in the record.
     """
 
-    def __init__(self, record: CallRecord | None, row: int) -> None:
+    def __init__(self, record: CallRecord | None, row: int, place: tuple[int, int]) -> None:
+        self.place = place
         self._record = record
         self._row = row
         self._entered = itertools.count(1)

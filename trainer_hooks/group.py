@@ -57,7 +57,7 @@ class Group(dist.ProcessGroup):
     def attach(self, inner: InnerGroup, generation: Generation) -> None:
         """Uses `inner` from now on; calls are numbered from 1 again. A generation that has broken aborts it at once."""
         assert inner.group is not None
-        calls = Calls(self._groups.record, self._record_row())
+        calls = Calls(self._groups.record, self._record_row(), (self.membership.rank, self.membership.size))
         self._opened = (inner, inner.group, generation, calls)
         generation.add(inner, calls)
 
@@ -247,10 +247,11 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                 generation.fail(f"{operation}: {error}")
             else:
                 if len(self.membership.devices) > 1 and _is_on_cuda(args):
-                    return StreamWork(generation, calls, work, operation, args)
-                return _work_class(operation, work)(generation, calls, work, operation, args)
-        muted.echo(operation, self.membership.rank, self.membership.size, args, kwargs)
-        return MutedWork(muted.tensors_in(args[0]) if args else [], self.membership.rank)
+                    return StreamWork(generation, calls, work, operation, (*args, *kwargs.values()))
+                return _work_class(operation, work)(generation, calls, work, operation, (*args, *kwargs.values()))
+        given = (*args, *kwargs.values())
+        muted.echo(operation, self.membership.rank, self.membership.size, given)
+        return MutedWork(muted.tensors_in(given[0]) if given else [], self.membership.rank)
 
     call.__name__ = operation
     call.__doc__ = f"dist.ProcessGroup.{operation}, or its echo while the generation is broken or muted."

@@ -47,6 +47,7 @@ class Groups:
         self._members: list[weakref.ref[Group]] = []  # in the order of their making, which is the same on every rank
         self._current = Generation(0, on_broken)
         self._muted = False
+        self._rehearsing = False
         self._client: Store | None = None
         self._reforming: tuple[int, threading.Event] | None = None
         self._timeout = OPERATION_TIMEOUT
@@ -66,7 +67,11 @@ class Groups:
     @property
     def quiet(self) -> bool:
         """Collectives are echoed."""
-        return self._muted or self._current.broken
+        return self._muted or self._rehearsing or self._current.broken
+
+    def rehearse(self, on: bool) -> None:
+        """Between steps of a live generation: collectives are echoed, as in a joiner, until it is switched off again."""
+        self._rehearsing = on
 
     def init_default(
         self, *, rank: int, world_size: int, generation: int, store: Store | None, timeout: timedelta | None = None

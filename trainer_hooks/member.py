@@ -3,7 +3,7 @@
     CONSTRUCT --begun--> RUN --break--> BROKEN --quiesced--> WAIT --reform--> RESTORE --restored--> RUN
     REHEARSE --rehearsed--> WAIT          ^                   ^                  |
                                           |                   +-- failed --------+
-    RUN --finished--> FINISHED -- break --+     FINISHED --released--> RELEASED
+    RUN --finished--> FINISHED -- break --+     FINISHED --released--> RELEASED -- break --> the process leaves
 
 The caller (guard.py) holds one lock around every call and carries the returned actions out. An order of a generation that is not
 newer than the newest one heard changes nothing; a plan (Reform) counts only for exactly that generation.
@@ -42,7 +42,12 @@ class Recover:
     order: Reform
 
 
-Action = Break | Recover | RankPrepared | RankBroken | RankFailed | RankFinished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """End this process at once: it is out of the loop, where a broken generation would give its script wrong results."""
+
+
+Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | RankFinished
 
 
 class Member:
@@ -72,7 +77,7 @@ class Member:
             case Phase.WAIT:
                 return [self._prepared()]
             case Phase.RELEASED:
-                return [Break(generation=order.generation, reason=order.reason)]
+                return [Leave()]
             case Phase.CONSTRUCT | Phase.RUN | Phase.FINISHED:
                 self.phase = Phase.BROKEN
             case Phase.BROKEN | Phase.RESTORE:
@@ -94,6 +99,8 @@ class Member:
 
     def collective_failed(self, generation: int, error: str) -> list[Action]:
         """A collective of that generation failed by itself. Reported once; the supervisor finds the cause and sends Quiesce."""
+        if generation == self.running and self.phase is Phase.RELEASED:
+            return [Leave()]
         if generation != self.generation or self.phase not in (Phase.CONSTRUCT, Phase.RUN, Phase.FINISHED):
             return []
         self.phase = Phase.BROKEN

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-Echo = Callable[[int, int, tuple[Any, ...]], None]  # (rank, size, the collective's positional arguments)
+Echo = Callable[[int, int, tuple[Any, ...]], None]  # (rank, size, the collective's arguments)
 
 # The functions of c10d that receive sizes into uninitialised tensors and then allocate what they say.
 _RECEIVE_SIZES = ("broadcast_object_list", "recv_object_list")
 
 
-def echo(operation: str, rank: int, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def echo(operation: str, rank: int, size: int, args: tuple[Any, ...]) -> None:
     """Fills the collective's outputs; a collective that is not known here leaves its tensors as they are."""
     fill = _ECHOES.get(operation)
     if fill is not None:
-        fill(rank, size, args + tuple(kwargs.values()))
+        fill(rank, size, args)
     elif operation in ("broadcast", "recv", "recv_anysource"):
         clear_sizes(args)
 

@@ -1,5 +1,6 @@
 """Runs the job's command in this process as a fresh `python script args` (or `python -m module args`) would."""
 
+import builtins
 import json
 import os
 import runpy
@@ -67,17 +68,15 @@ class Command:
             os.execv(sys.executable, [sys.executable, *module, *self.arguments])
         sys.argv = list(self.arguments)
         main = sys.modules["__main__"] = ModuleType("__main__")
-        main.__dict__["__builtins__"] = __builtins__
+        main.__dict__.update(__builtins__=builtins, __annotations__={})
         if self.entry is Entry.MODULE:
             _run(lambda: runpy._run_module_as_main(self.arguments[0]))  # type: ignore[attr-defined]  # what `python -m` itself calls
         else:
-            _run(lambda: _run_file(self.arguments[0], main))
+            _run(lambda: _run_file(os.path.abspath(self.arguments[0]), main))
 
 
 def _run_file(script: str, main: ModuleType) -> None:
-    main.__dict__.update(
-        __file__=script, __cached__=None, __spec__=None, __annotations__={}, __loader__=SourceFileLoader("__main__", script)
-    )
+    main.__dict__.update(__file__=script, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", script))
     with open(script, "rb") as file:
         source = file.read()
     exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)

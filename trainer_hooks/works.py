@@ -88,6 +88,7 @@ class GroupWork(dist.Work):
 
     def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__()
+        self._place = calls.place
         self._generation = generation
         self.calls = calls
         self._inner: dist.Work | None = inner
@@ -109,7 +110,7 @@ class GroupWork(dist.Work):
         if self._error is not None:
             raise self._error
         if self._settled:
-            muted.clear_sizes(self._args)
+            self._echo()
         return True
 
     def is_completed(self) -> bool:
@@ -169,6 +170,11 @@ class GroupWork(dist.Work):
         if inner is not None and inner.is_completed():
             self._take_result(inner)
         return self._inner is None
+
+    def _echo(self) -> None:
+        """Fills the outputs as a muted call does: half of a result would be uninitialised memory to whoever waited for it."""
+        rank, size = self._place
+        muted.echo(self._operation, rank, size, self._args)
 
     def _wait_until_ended(self, deadline_s: float | None) -> None:
         raise NotImplementedError

@@ -1,0 +1,93 @@
+"""D2H: copies tensors into the vault's memory beside the computation. One narrow interface, a CPU and a CUDA side of it.
+
+Order of calls for one state: `at_boundary` (main thread, S_k complete) -> `copy` for each chunk (protect thread; returns when the
+copy is done or, on CUDA, enqueued) -> `fence` (main thread, before optimizer.step may change the sources) and, side by side with
+it, `landed` for each chunk (protect thread; returns when the bytes are in the targets).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Engine(Protocol):
+    def register(self, memory: Tensor) -> None:
+        """Makes the slot's memory (uint8, mapped) fit for fast copies; once per mapping."""
+
+    def at_boundary(self) -> None:
+        """Marks the point in the main thread's work after which the sources hold the state to copy."""
+
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
+        """Copies one chunk and returns its ticket for `landed`."""
+
+    def landed(self, ticket: int) -> None: ...
+
+    def fence(self) -> None:
+        """Orders all later work of the calling thread behind the copies made so far."""
+
+
+def engine_for(device: torch.device) -> Engine:
+    return CudaEngine(device) if device.type == "cuda" else CpuEngine()
+
+
+class CpuEngine:
+    """The copies are done when `copy` returns: there is nothing to wait for later."""
+
+    def register(self, memory: Tensor) -> None:
+        pass
+
+    def at_boundary(self) -> None:
+        pass
+
+    @torch.no_grad()
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
+        if sources:
+            torch._foreach_copy_(list(targets), list(sources))
+        return 0
+
+    def landed(self, ticket: int) -> None:
+        pass
+
+    def fence(self) -> None:
+        pass
+
+
+class CudaEngine:
+    """A side stream copies into pinned host memory; fences are device-side events, the host does not wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._boundary = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._copied: list[torch.cuda.Event] = []
+
+    def register(self, memory: Tensor) -> None:
+        status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
+        if status not in (0, 712):  # 712: already registered
+            raise RuntimeError(f"cudaHostRegister of {memory.numel()} bytes failed with error {int(status)}; check `ulimit -l`")
+
+    def at_boundary(self) -> None:
+        self._copied = []
+        self._boundary.record(torch.cuda.current_stream(self._device))
+
+    @torch.no_grad()
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._boundary)
+            for source, target in zip(sources, targets, strict=True):
+                target.copy_(source, non_blocking=True)
+                if source.is_cuda:
+                    source.record_stream(self._stream)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        self._copied.append(event)
+        return len(self._copied) - 1
+
+    def landed(self, ticket: int) -> None:
+        self._copied[ticket].synchronize()
+
+    def fence(self) -> None:
+        if self._copied:
+            torch.cuda.current_stream(self._device).wait_event(self._copied[-1])

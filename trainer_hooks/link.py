@@ -1,0 +1,51 @@
+"""The rank's line to its agent: one gRPC stream over the node's unix socket. Messages go from any thread; orders come on one."""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # a forking DataLoader must not log on the user's console
+import grpc
+
+from deadpool.proto import rank_agent_pb2, rank_agent_pb2_grpc
+from deadpool.proto.convert import decode_rank_order, encode_rank_message
+from deadpool.proto.messages import RankMessage, RankOrder
+from deadpool.proto.secret import TOKEN_KEY
+
+log = logging.getLogger(__name__)
+
+
+class Link:
+    """`on_order` is called on the link's own thread, one order after the other. An agent that dies takes this process with it."""
+
+    def __init__(self, socket_path: Path, token: str, on_order: Callable[[RankOrder], None]) -> None:
+        self._outgoing: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
+        self._on_order = on_order
+        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.enable_http_proxy", 0)])
+        stub = rank_agent_pb2_grpc.AgentStub(self._channel)
+        self._orders = stub.Serve(self._messages(), metadata=[(TOKEN_KEY, token)])
+        self._closing = False
+        threading.Thread(target=self._listen, name="deadpool-link", daemon=True).start()
+
+    def send(self, message: RankMessage) -> None:
+        self._outgoing.put(message)
+
+    def close(self) -> None:
+        self._closing = True
+        self._outgoing.put(None)
+        self._channel.close()
+
+    def _messages(self) -> Iterator[rank_agent_pb2.RankMessage]:
+        while (message := self._outgoing.get()) is not None:
+            yield encode_rank_message(message)
+
+    def _listen(self) -> None:
+        try:
+            for wire in self._orders:
+                self._on_order(decode_rank_order(wire))
+        except grpc.RpcError as error:
+            if not self._closing:
+                log.error("the agent's line is closed: %s", error)

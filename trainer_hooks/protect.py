@@ -1,0 +1,304 @@
+"""Protects each state of one generation beside the computation: copy, seal, replicate, commit. One thread, one state at a time.
+
+    submit(S_k) -> [commit(k-1) known] -> copy -> (fence opens) -> seal -> Put to the holders -> announce -> commit(k) known
+
+A new Protector is made for every generation. `quiesce` lets a copy that can still succeed succeed (it may be the newest state
+that this rank can offer) and makes sure that nothing is written afterwards.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from deadpool.proto.errors import DeadpoolError, UnavailableError
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.slots import StateId
+from deadpool.proto.vault_layout import UNIQUE, Item, Layout, checksum
+from deadpool.proto.vault_wire import Put
+from deadpool.trainer_hooks.commit import CommitBoard
+from deadpool.trainer_hooks.engine import Engine
+from deadpool.trainer_hooks.replicate import VaultClient
+from deadpool.trainer_hooks.state import Held, Meta, pack_meta, type_name
+from deadpool.trainer_hooks.unique import Peers
+from deadpool.trainer_hooks.vault import OpenSlot, OwnSlots, capacity
+
+CHUNK_BYTES = 32 << 20
+RETRY_S = 0.2
+EXCHANGE_EVERY_STEPS = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What protection has done so far in this process. Seconds are wall time of the protect thread, stalls of the main thread."""
+
+    copied_bytes: int = 0
+    copy_s: float = 0.0
+    replicated_bytes: int = 0
+    replicate_s: float = 0.0
+    commits: int = 0
+    exposed_stall_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Boundary:
+    """S_k as the main thread hands it over. `sources`: what to copy for each held item (a clone where it is volatile)."""
+
+    state: StateId
+    held: list[Held]
+    sources: list[Tensor]
+    versions: list[int]
+    meta: Meta
+    copied: threading.Event = field(default_factory=threading.Event)  # the copy is done (CUDA: enqueued), or never will be
+    settled: threading.Event = field(default_factory=threading.Event)  # the slot is sealed, or never will be by this state
+
+    def unchanged(self) -> bool:
+        """Returns whether the steady tensors are as they were when the state was complete."""
+        pairs = zip(self.held, self.versions, strict=True)
+        return all(held.volatile or held.tensor._version == version for held, version in pairs)
+
+    def settle(self) -> None:
+        self.copied.set()
+        self.settled.set()
+
+
+class Protector:
+    """The protection of one generation. `slots`, `peers` and `counters` live on from one generation to the next."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        generation: int,
+        slots: OwnSlots,
+        engine: Engine,
+        holders: Sequence[VaultClient],
+        board: CommitBoard,
+        exchange: Callable[[int, dict[str, int]], Peers | None],
+        exchange_steps: Collection[int],
+        peers: Peers,
+        commit_step: int,
+        counters: Counters,
+        cancelled: threading.Event,
+        on_commit: Callable[[int], None],
+        on_trouble: Callable[[Exception], None],
+    ) -> None:
+        self._rank, self._generation = rank, generation
+        self._slots, self._engine, self._holders = slots, engine, holders
+        self._board, self._exchange, self._exchange_steps, self._peers = board, exchange, exchange_steps, peers
+        self._counters, self._cancelled = counters, cancelled
+        self._on_commit, self._on_trouble = on_commit, on_trouble
+        self.commit_step = commit_step
+        self._layout: tuple[list[Held], Layout, list[int]] | None = None
+        self._reserved_bytes = 0
+        self._last = NO_STEP  # the newest state announced by this rank
+        self._ended = False
+        self._next: Boundary | None = None
+        self._current: Boundary | None = None
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="deadpool-protect", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------ main thread
+
+    def submit(self, boundary: Boundary) -> None:
+        """Hands S_k over. The one before must have been copied (fence)."""
+        with self._wake:
+            assert self._next is None, "a state was submitted before the last one was copied"
+            self._current = boundary
+            if self._ended:
+                boundary.settle()
+                return
+            self._next = boundary
+            self._wake.notify_all()
+
+    def fence(self) -> None:
+        """Returns when the newest state submitted is copied: what it was copied from may change then."""
+        boundary = self._current
+        if boundary is None:
+            return
+        if not boundary.copied.is_set():
+            began = time.monotonic()
+            boundary.copied.wait()
+            self._counters.exposed_stall_s += time.monotonic() - began
+        self._engine.fence()
+
+    def wait_commit(self, step: int) -> bool:
+        """Returns True when S_step is committed, False when the generation ended before."""
+        with self._wake:
+            self._wake.wait_for(lambda: self.commit_step >= step or self._cancelled.is_set())
+            return self.commit_step >= step
+
+    def wake(self) -> None:
+        """`cancelled` has been set."""
+        with self._wake:
+            self._wake.notify_all()
+
+    def quiesce(self) -> None:
+        """Ends the protection: returns when the newest state is sealed or cannot be. Nothing is written afterwards."""
+        with self._wake:
+            self._cancelled.set()
+            if self._next is not None and self.commit_step < self._last:
+                self._next.settle()  # the older slot may still be needed
+                self._next = None
+            self._wake.notify_all()
+        for holder in self._holders:
+            holder.close()
+        if self._current is not None:
+            self._current.settled.wait()
+
+    # ------------------------------------------------------------ protect thread
+
+    def _work(self) -> None:
+        try:
+            while (boundary := self._take()) is not None:
+                try:
+                    slot = self._slots.find(boundary.state) or self._copy(boundary)
+                finally:
+                    boundary.settle()
+                if slot is None:
+                    continue  # changed under the copy: only a broken step does that
+                self._replicate(slot)
+                self._board.announce(boundary.state.step)
+                self._last = boundary.state.step
+        except (DeadpoolError, RuntimeError, OSError) as error:
+            if not self._cancelled.is_set():
+                self._on_trouble(error)
+        finally:
+            with self._wake:
+                self._ended = True
+                if self._next is not None:
+                    self._next.settle()
+                self._wake.notify_all()
+
+    def _take(self) -> Boundary | None:
+        """Returns the next state to protect once the one before is committed; None when the generation has ended."""
+        if self._last > self.commit_step and not self._learn(self._last):
+            return None
+        with self._wake:
+            self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set())
+            boundary, self._next = self._next, None
+            return boundary
+
+    def _learn(self, step: int) -> bool:
+        """Returns True once commit(step) is known, False when the generation ended before."""
+        if not self._board.wait(step):
+            return False
+        with self._wake:
+            self.commit_step = step
+            self._counters.commits += 1
+            self._wake.notify_all()
+        self._on_commit(step)
+        return True
+
+    def _copy(self, boundary: Boundary) -> OpenSlot | None:
+        """Copies S_k into the free slot and seals it; None when the sources changed meanwhile."""
+        began = time.monotonic()
+        layout, order = self._place(boundary.held)
+        meta = pack_meta(boundary.meta)
+        slot_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
+        index = self._slots.to_write(self.commit_step, slot_bytes)
+        targets = self._slots.targets(index, layout, data_offset)
+        sources = [boundary.sources[i] for i in order]
+        chunks = _chunks(layout)
+        tickets = [self._engine.copy(sources[a:b], targets[a:b]) for a, b in chunks]
+        unchanged = boundary.unchanged()
+        boundary.copied.set()
+        data = self._slots.data(index, data_offset, layout)
+        sums: list[int] = []
+        for ticket, (a, b) in zip(tickets, chunks, strict=True):
+            self._engine.landed(ticket)
+            sums.extend(checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items[a:b])
+        self._counters.copied_bytes += layout.data_bytes
+        self._counters.copy_s += time.monotonic() - began
+        if not unchanged:
+            return None
+        if boundary.state.step in self._exchange_steps or boundary.state.step % EXCHANGE_EVERY_STEPS == 0:
+            layout, sums = self._classify(boundary, layout, sums, data)
+        return self._slots.seal(index, boundary.state, layout, meta, sums, data_offset)
+
+    def _place(self, held: list[Held]) -> tuple[Layout, list[int]]:
+        """Returns the layout of these items and, for each of its items in order, the item's index in `held`."""
+        if self._layout is None or self._layout[0] is not held:
+            layout = layout_of(held, self._peers)
+            index = {each.key: i for i, each in enumerate(held)}
+            self._layout = held, layout, [index[item.key] for item in layout.items]
+        return self._layout[1], self._layout[2]
+
+    def _classify(self, boundary: Boundary, layout: Layout, sums: list[int], data: memoryview) -> tuple[Layout, list[int]]:
+        """Finds out which items other nodes hold as well; moves the data when that changes the layout."""
+        by_key = {item.key: total for item, total in zip(layout.items, sums, strict=True)}
+        peers = self._exchange(boundary.state.step, by_key)
+        if peers is None or peers == {key: self._peers.get(key, ()) for key in peers}:
+            return layout, sums
+        self._peers.clear()
+        self._peers.update(peers)
+        self._layout = None
+        moved, _ = self._place(boundary.held)
+        before = bytes(data)
+        offsets = {item.key: item.offset for item in layout.items}
+        for item in moved.items:
+            data[item.offset : item.offset + item.nbytes] = before[offsets[item.key] : offsets[item.key] + item.nbytes]
+        return moved, [by_key[item.key] for item in moved.items]
+
+    def _replicate(self, slot: OpenSlot) -> None:
+        """Returns when every holder has acknowledged the slot's unique part; tries again while the generation lasts."""
+        began = time.monotonic()
+        header = slot.header.as_replica()
+        tables, _ = slot.tables.to_bytes()
+        request = Put(
+            rank=self._rank,
+            generation=header.generation,
+            step=header.step,
+            keep_step=self.commit_step,
+            data_offset=header.data_offset,
+            data_bytes=header.data_bytes,
+            tables_bytes=header.tables_bytes,
+            sender_generation=self._generation,
+        )
+        for holder in self._holders:
+            while not self._cancelled.is_set():
+                try:
+                    if header.slot_bytes > self._reserved_bytes:
+                        holder.reserve(self._rank, header.slot_bytes)
+                    holder.put(request, [slot.data[: header.data_bytes]], tables, header.to_page())
+                    break
+                except UnavailableError:
+                    self._cancelled.wait(RETRY_S)
+        if self._cancelled.is_set():
+            raise UnavailableError("the generation ended before the replicas were acknowledged")
+        self._reserved_bytes = max(self._reserved_bytes, header.slot_bytes)
+        self._counters.replicated_bytes += header.data_bytes * len(self._holders)
+        self._counters.replicate_s += time.monotonic() - began
+
+
+def layout_of(held: Sequence[Held], peers: Peers) -> Layout:
+    sets = sorted({peers.get(each.key, ()) for each in held} - {()})
+    index = {peer_set: i for i, peer_set in enumerate(sets)}
+    items = (
+        Item(
+            key=each.key,
+            offset=0,
+            nbytes=each.tensor.numel() * each.tensor.element_size(),
+            dtype=type_name(each.tensor.dtype),
+            shape=tuple(each.tensor.shape),
+            peers=index.get(peers.get(each.key, ()), UNIQUE),
+        )
+        for each in held
+    )
+    return Layout.place(items, sets)
+
+
+def _chunks(layout: Layout) -> list[tuple[int, int]]:
+    """Returns ranges of items of about CHUNK_BYTES each, so that one lands while the next is copied."""
+    chunks, begin, size = [], 0, 0
+    for index, item in enumerate(layout.items):
+        size += item.nbytes
+        if size >= CHUNK_BYTES:
+            chunks.append((begin, index + 1))
+            begin, size = index + 1, 0
+    if begin < len(layout.items):
+        chunks.append((begin, len(layout.items)))
+    return chunks

@@ -1,0 +1,166 @@
+"""The door for training scripts: `run = deadpool.join()`, then `run.protect(...)`, then `guard.run(train_step, until=...)`."""
+
+import atexit
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.optim import Optimizer
+
+from deadpool.proto.errors import ConfigError
+from deadpool.trainer_hooks.engine import engine_for
+from deadpool.trainer_hooks.guard import Attempt, Guard
+from deadpool.trainer_hooks.protect import Counters
+from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.state import Stateful, TrainingState
+
+log = logging.getLogger(__name__)
+Value = TypeVar("Value")
+
+_SOCKET = "DEADPOOL_SOCKET"
+_JOB_DIR = "DEADPOOL_JOB_DIR"
+_VAULT_DIR = "DEADPOOL_VAULT_DIR"
+_NODE_ID = "DEADPOOL_NODE_ID"
+_STANDIN = "DEADPOOL_STANDIN"
+_HOST = "DEADPOOL_HOST"
+
+_run: "Run | None" = None
+
+
+def join(*, timeout: timedelta | None = None) -> "Run":
+    """Initialises torch.distributed and returns this process's place in the run. Call once, before anything that communicates.
+
+    Under deadpool-launch the process becomes a protected rank; a stand-in waits here until it is given one, so read ranks and
+    addresses from the result (or from the environment) after this call, not before. Under torchrun it is init_process_group;
+    in a plain process a group of one. `timeout`: of a collective operation, as in init_process_group.
+    """
+    global _run
+    if _run is not None:
+        raise ConfigError("deadpool.join() was called before in this process; keep its result")
+    _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
+    return _run
+
+
+class Run:
+    """This process's place in the run. `session` is None outside deadpool-launch: nothing is protected then."""
+
+    def __init__(self, *, session: Session | None) -> None:
+        self.rank: int = dist.get_rank()
+        self.world_size: int = dist.get_world_size()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        self._session = session
+
+    @property
+    def protected(self) -> bool:
+        return self._session is not None
+
+    @property
+    def joined_late(self) -> bool:
+        """This process takes over a rank of a run that has begun: it must not truncate or announce anything of the run."""
+        return self._session is not None and self._session.role.muted
+
+    def protect(
+        self,
+        *,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: Optimizer | Mapping[str, Optimizer],
+        extra: Mapping[str, Stateful] | None = None,
+    ) -> "Guard | PlainGuard":
+        """Returns the guard of this training state: all parameters, buffers and optimizer state, the random generators of
+        python, numpy, torch and CUDA, and what `extra` gives by state_dict() (tensors, numbers, text, lists and dicts only).
+
+        Call once, after wrapping (DDP, FSDP, ZeRO) and after LR schedulers were made. From here on optimizer.step waits for the
+        copy of the state that it is about to change, and does nothing in a step that will be discarded.
+        """
+        models = dict(model) if isinstance(model, Mapping) else {"model": model}
+        optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
+        if self._session is None:
+            return PlainGuard()
+        state = TrainingState(models=models, optimizers=optimizers, extra=dict(extra or {}))
+        return Guard(self._session, state, list(optimizers.values()), engine_for(self.device))
+
+
+class PlainGuard:
+    """The guard outside deadpool-launch: the same loop, and an error is just an error."""
+
+    def __init__(self) -> None:
+        self.next_step = 0
+        self.counters = Counters()
+        self.protecting = False
+
+    def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
+        self.begin(start=start, until=until)
+        while self.next_step < until:
+            step = self.next_step
+            with self.step():
+                value = train_step(step)
+            yield step, value
+
+    def begin(self, *, start: int = 0, until: int) -> None:
+        self.next_step = start
+
+    def step(self) -> Attempt:
+        return Attempt(self, self.next_step)
+
+    def finish(self) -> bool:
+        return True
+
+    def begin_attempt(self, step: int) -> None:
+        pass
+
+    def end_attempt(self, step: int, error: Exception | None) -> tuple[bool, bool]:
+        if error is not None:
+            return False, True
+        self.next_step = step + 1
+        return True, False
+
+
+def _join_job(timeout: timedelta | None) -> Run:
+    environment = os.environ
+    if _STANDIN in environment:
+        _warm_up()
+    session = Session(
+        Path(environment[_SOCKET]), Path(environment[_JOB_DIR]), Path(environment[_VAULT_DIR]), environment[_NODE_ID]
+    )
+    environment.update(session.role.environment)
+    environment.pop(_STANDIN, None)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(session.role.local_rank)
+    session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout)
+    atexit.register(session.close)
+    return Run(session=session)
+
+
+def _join_unprotected(timeout: timedelta | None) -> Run:
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if "RANK" in os.environ:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group(backend, timeout=timeout)
+    else:
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+    atexit.register(_leave_unprotected)
+    return Run(session=None)
+
+
+def _leave_unprotected() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _warm_up() -> None:
+    """Runs a tiny step, so that what torch loads or starts on first use is there when a rank must be taken over."""
+    states = torch.get_rng_state()
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.autograd.backward(nn.functional.dropout(model(torch.ones(2, 8)), 0.5).sum())
+    optimizer.step()
+    torch.set_rng_state(states)

@@ -1,0 +1,181 @@
+"""This process as a member of the job: its line to the agent, its role, its part in the protocol, its groups.
+
+Orders come on the link's thread and are answered at once; what the training loop itself must do (quiesce, carry out a plan) it
+finds by asking here. One lock guards the member's state; breaking the groups happens outside it.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import assert_never
+
+from torch._C._distributed_c10d import TCPStore
+
+from deadpool.proto.call_record import CallRecord, Head, record_path
+from deadpool.proto.errors import ConfigError, UnavailableError
+from deadpool.proto.messages import (
+    LaunchFailed,
+    Quiesce,
+    RankBroken,
+    RankFailed,
+    RankFinished,
+    RankJoined,
+    RankMessage,
+    RankOrder,
+    RankPrepared,
+    Reform,
+    Register,
+    Release,
+    Reserve,
+    Reserved,
+    Role,
+)
+from deadpool.proto.secret import read_private
+from deadpool.trainer_hooks.groups import Groups
+from deadpool.trainer_hooks.link import Link
+from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
+
+STORE_TIMEOUT = timedelta(seconds=10)
+
+
+class Session:
+    """Made by join(). The constructor returns once the process has a role: at once for a rank, much later for a stand-in."""
+
+    def __init__(self, socket_path: Path, job_dir: Path, vault_dir: Path, node_id: str) -> None:
+        self.token = read_private(job_dir / "token")
+        self.vault_dir, self.node_id = vault_dir, node_id
+        self.changed = threading.Condition(threading.RLock())  # guards all that follows
+        self.member: Member
+        self.groups: Groups | None = None
+        self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
+        self.on_cancel: Callable[[], None] = lambda: None  # called with the lock held, right after `cancelled` is set
+        self._role: Role | None = None
+        self._plan: Reform | None = None
+        self._reserved: Reserved | None = None
+        self._link = Link(socket_path, self.token, self._on_order)
+        self._link.send(Register(pid=os.getpid()))
+        with self.changed:
+            self.changed.wait_for(lambda: self._role is not None)
+        assert self._role is not None
+        self.role: Role = self._role
+        self.rank: int = self.role.rank
+        self.world_size: int = self.role.world_size
+        self.record: CallRecord = CallRecord(record_path(vault_dir, self.rank), create=True)
+        self.record.write_head(Head(pid=os.getpid(), generation=self.role.generation))
+
+    def open_groups(self, host: str, timeout: timedelta | None) -> None:
+        """Initialises torch.distributed for this role: with live groups, or muted for a joiner."""
+        groups = Groups(record=self.record, host=host, on_broken=self._on_broken)
+        with self.changed:
+            self.groups = groups
+            over = self.member.phase is Phase.BROKEN  # before it began
+        store = None if self.role.muted or over else self.connect_store(self.role.store_host, self.role.store_port)
+        groups.init_default(
+            rank=self.rank, world_size=self.world_size, generation=self.role.generation, store=store, timeout=timeout
+        )
+        self._link.send(RankJoined(generation=self.role.generation, rank=self.rank, pid=os.getpid()))
+
+    def connect_store(self, host: str, port: int) -> TCPStore:
+        """Returns a client of its own of the generation's rendezvous store; UnavailableError when it cannot be reached."""
+        try:
+            return TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT)
+        except RuntimeError as error:
+            raise UnavailableError(f"rendezvous store {host}:{port}: {str(error).splitlines()[0]}") from error
+
+    def reserve(self, snapshot_bytes: int, replica_bytes: int) -> None:
+        """Has the agent make the rank's slots. ConfigError when the vault is too small; the job ends with it."""
+        with self.changed:
+            self._reserved = None
+            self._link.send(Reserve(rank=self.rank, snapshot_bytes=snapshot_bytes, replica_bytes=replica_bytes))
+            self.changed.wait_for(lambda: self._reserved is not None)
+            assert self._reserved is not None
+            error = self._reserved.error
+        if error:
+            self.refuse(error)
+
+    def refuse(self, reason: str) -> None:
+        """Tells the supervisor that the job cannot run as asked, and raises that as ConfigError."""
+        self._link.send(LaunchFailed(generation=self.role.generation, reason=reason))
+        raise ConfigError(reason)
+
+    def send(self, message: RankMessage) -> None:
+        self._link.send(message)
+
+    def await_plan(self) -> Reform:
+        """Returns the plan of the recovery under way, whenever it comes. `cancelled` is about that plan from here on."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._plan is not None)
+            assert self._plan is not None
+            plan, self._plan = self._plan, None
+            return plan
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """Sends reports and breaks groups, as the member has decided. Called with the lock held."""
+        leaving = False
+        for action in actions:
+            match action:
+                case Break():
+                    self._cancel()
+                case Leave():
+                    leaving = True
+                case Recover():
+                    self._plan = action.order
+                    self.cancelled = threading.Event()
+                case RankBroken():
+                    self._cancel()
+                    self._link.send(action)
+                case RankPrepared() | RankFailed() | RankFinished():
+                    self._link.send(action)
+                case _:
+                    assert_never(action)
+        self.changed.notify_all()
+        if leaving:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def trouble(self, generation: int, error: Exception) -> None:
+        """Something that the generation needs has failed in this process: as if a collective had."""
+        if isinstance(error, ConfigError):
+            self._link.send(LaunchFailed(generation=generation, reason=str(error)))
+        if self.groups is not None:
+            self.groups.break_generation(generation, str(error))
+        self._on_broken(generation, str(error))
+
+    def _cancel(self) -> None:
+        self.cancelled.set()
+        self.on_cancel()
+
+    def close(self) -> None:
+        if self.groups is not None:
+            self.groups.close()
+        self._link.close()
+
+    def _on_order(self, order: RankOrder) -> None:
+        breaks: list[Break] = []
+        with self.changed:
+            actions: Sequence[Action] = ()
+            match order:
+                case Role():
+                    self.member = Member(rank=order.rank, generation=order.generation, joiner=order.muted)
+                    self._role = order
+                case Reserved():
+                    self._reserved = order
+                case Quiesce():
+                    actions = self.member.quiesce(order)
+                case Reform():
+                    actions = self.member.reform(order)
+                case Release():
+                    actions = self.member.release(order)
+                case _:
+                    assert_never(order)
+            breaks = [action for action in actions if isinstance(action, Break)]
+            self.carry_out(actions)
+        for action in breaks:
+            if self.groups is not None:
+                self.groups.break_generation(action.generation, action.reason)
+
+    def _on_broken(self, generation: int, error: str) -> None:
+        with self.changed:
+            self.carry_out(self.member.collective_failed(generation, error))
