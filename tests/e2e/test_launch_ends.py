@@ -52,24 +52,18 @@ def assert_gone(job: Job, began_s: float, *, job_folder: bool = True) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
+    ("number", "exit_code", "kind"),
+    [(signal.SIGINT, 130, "ordinary"), (signal.SIGTERM, 143, "stubborn")],
 )
-def test_a_signal_stops_the_job(launcher: Launcher, script: str, number: signal.Signals, exit_code: int) -> None:
-    job = started(launcher, script)
+def test_a_signal_stops_the_job(launcher: Launcher, script: str, number: signal.Signals, exit_code: int, kind: str) -> None:
+    """Ranks that do not listen are killed."""
+    job = started(launcher, script, kind)
     assert shm(job)
     began_s = time.monotonic()
     job.process.send_signal(number)
     assert job.wait(20).exit_code == exit_code
     assert_gone(job, began_s)
     assert number.name in job.err
-
-
-def test_ranks_that_do_not_listen_are_killed(launcher: Launcher, script: str) -> None:
-    job = started(launcher, script, "stubborn")
-    began_s = time.monotonic()
-    job.process.send_signal(signal.SIGTERM)
-    assert job.wait(20).exit_code == 143
-    assert_gone(job, began_s)
 
 
 def test_a_second_ctrl_c_does_not_wait(launcher: Launcher, script: str) -> None:
@@ -82,9 +76,8 @@ def test_a_second_ctrl_c_does_not_wait(launcher: Launcher, script: str) -> None:
     assert_gone(job, began_s)
 
 
-@pytest.mark.parametrize("kind", ["ordinary", "stubborn"])
-def test_kill_9_of_the_launcher_leaves_nothing(launcher: Launcher, script: str, kind: str) -> None:
-    job = started(launcher, script, kind)
+def test_kill_9_of_the_launcher_leaves_nothing(launcher: Launcher, script: str) -> None:
+    job = started(launcher, script, "stubborn")
     began_s = time.monotonic()
     job.process.kill()
     job.process.wait(10)

@@ -46,8 +46,7 @@ def test_an_interpreter_without_torch(launcher: Launcher, tmp_path: Path) -> Non
     script.write_text("import torch\n")
     outcome = launcher.run("--nnodes", "2", str(script), environment={"PYTHON_EXEC": str(python)})
     assert outcome.exit_code == 2
-    assert "torch" in outcome.err
-    assert str(python) in outcome.err
+    assert "torch is not installed for" in outcome.err
     assert "Traceback" not in outcome.err
 
 
@@ -72,8 +71,6 @@ def test_a_job_id_that_is_taken(launcher: Launcher) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to mount a small /dev/shm")
 def test_a_dev_shm_that_is_too_small(launcher: Launcher, tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples" / "train_gpt.py"
-    python = tmp_path / "python-with-little-shm"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     wrapped = [
         "unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=2m tmpfs /dev/shm && exec "$@"', "sh",
         sys.executable, "-m", "deadpool.cli.launch", "--job-id", f"t{os.getpid()}-shm", "--log-dir", str(tmp_path / "logs"),

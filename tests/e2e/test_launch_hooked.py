@@ -1,0 +1,84 @@
+"""A hooked job at the command line: what a person sees and can do while it runs, and a script with a bug."""
+
+import json
+from pathlib import Path
+
+import pytest
+from launching import Launcher, until
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
+SMALL = ("--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch", "2")
+
+BUG = """
+import sys
+import torch
+import deadpool
+
+run = deadpool.join()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+guard = run.protect(model=model, optimizer=optimizer)
+
+def train_step(step):
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    if step == 3 and run.rank == 1:
+        raise ValueError("a bug at step 3")
+    optimizer.step()
+    return loss.item()
+
+for step, loss in guard.run(train_step, until=10):
+    pass
+"""
+
+
+def test_a_script_that_raises_is_fatal_root_cause_first(launcher: Launcher, tmp_path: Path) -> None:
+    script = tmp_path / "bug.py"
+    script.write_text(BUG)
+    outcome = launcher.run("--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", str(script))
+    assert outcome.exit_code == 1
+    lines = [line for line in outcome.err.splitlines() if not line.startswith(("deadpool", "[rank"))]
+    assert "rank 1" in lines[0]
+    assert "node1" in lines[0]
+    assert "ValueError: a bug at step 3" in outcome.err
+    failures = [each for each in launcher.jobs[0].events() if each["event"] == "rank_exited" and each["exit_code"] == 1]
+    assert len(failures) <= 2  # once, and once more to see that it comes again
+
+
+def test_status_inject_events_stop(launcher: Launcher) -> None:
+    job = launcher.start("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", str(EXAMPLE), "--steps", "100000", *SMALL)
+    until((job.job_folder / "endpoint.json").exists, 20, "the supervisor listens")
+    until(lambda: job.status()["commit_step"] > 3, 40, "steps are committed")
+
+    status = job.status()
+    assert (status["phase"], status["hooked"], status["world_size"]) == ("run", True, 4)
+    nodes = {each["node_id"]: each for each in status["nodes"]}
+    assert {name: (each["role"], [rank["rank"] for rank in each["ranks"]]) for name, each in nodes.items()} == {
+        "node0": ("member", [0, 1]),
+        "node1": ("member", [2, 3]),
+        "node2": ("spare", []),
+    }
+    pids = {rank["rank"]: rank["pid"] for each in status["nodes"] for rank in each["ranks"]}
+    assert set(pids.values()) <= set(job.pids())
+
+    answer = job.ask("inject", "kill-rank", "2")
+    assert answer.returncode == 0, answer.stderr
+    (recovery,) = until(lambda: job.status()["recoveries"], 30, "the recovery")
+    assert (recovery["class"], recovery["node"], recovery["ranks"]) == ("transient", "node1", [2])
+    assert recovery["survivors_kept_processes"]
+    now = {rank["rank"]: rank["pid"] for each in job.status()["nodes"] for rank in each["ranks"]}
+    assert {rank for rank in now if now[rank] != pids[rank]} == {2}
+    table = job.ask("status").stdout
+    assert "recoveries" in table
+    assert "transient" in table
+
+    lines = [json.loads(line) for line in job.ask("events", "--json").stdout.splitlines()]
+    assert {"started", "hooked", "injection", "rank_exited", "recovered"} <= {line["event"] for line in lines}
+    assert lines == job.events()[: len(lines)]
+    assert "recovered in" in job.err
+
+    assert job.ask("stop").returncode == 0
+    assert job.wait(20).exit_code == 143
