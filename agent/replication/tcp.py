@@ -179,15 +179,18 @@ class ReplicaServer:
                 raise SnapshotError(f"no replica slots for rank {put.rank}: Reserve comes first")
             headers = [slot.header() for slot in slots]
             held = [StateId(generation=each.generation, step=each.step) if each is not None else None for each in headers]
-            slot = slots[slot_to_write(held, put.keep_step)]
-            if put.data_offset < HEADER_BYTES + put.tables_bytes or put.data_offset + put.data_bytes > slot.capacity_bytes:
-                raise SnapshotError(
-                    f"replica of rank {put.rank}: {put.tables_bytes} bytes of tables and {put.data_bytes} of data at "
-                    f"{put.data_offset} do not fit a slot of {slot.capacity_bytes}"
-                )
+            index = slot_to_write(held, put.keep_step)
+            slot = slots[index]
+            if HEADER_BYTES + put.tables_bytes > put.data_offset or put.tables_bytes < 0 or put.data_bytes < 0:
+                raise SnapshotError(f"replica of rank {put.rank}: {put.tables_bytes} bytes of tables before {put.data_offset}")
             with self._lock:  # between the check and the unsealing no fence may fall
                 self._check_sender(put)
                 slot.unseal()
+            if put.data_offset + put.data_bytes > slot.capacity_bytes:  # the state has grown; what the slot held may go
+                path = self._paths(SlotKind.REPLICA, put.rank)[index]
+                path.unlink()
+                reserve(path, put.data_offset + put.data_bytes)
+                slot = stack.enter_context(_opened(path))
             data = slot.view[put.data_offset : put.data_offset + put.data_bytes]
             tables, page = bytearray(put.tables_bytes), bytearray(HEADER_BYTES)
             with data:

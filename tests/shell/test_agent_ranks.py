@@ -38,13 +38,28 @@ def test_a_rank_has_torchruns_variables_and_its_end_is_reported(tmp_path: Path) 
         assert {(end.exit_code, end.signal, end.generation, end.error) for end in ends} == {(0, 0, 1, "")}
         variables = json.loads(node.log("rank-1-gen1.log"))
         expected = {
-            "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
-            "GROUP_WORLD_SIZE": "1", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2", "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4711",
-            "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": node.config.job_id,
-            "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
-            "DEADPOOL_NODE_ID": "node0", "DEADPOOL_VAULT_DIR": str(node.vault()),
-        }  # fmt: skip
+            "RANK": "1",
+            "LOCAL_RANK": "1",
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "0",
+            "GROUP_WORLD_SIZE": "1",
+            "ROLE_RANK": "1",
+            "ROLE_WORLD_SIZE": "2",
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "4711",
+            "TORCHELASTIC_RESTART_COUNT": "2",
+            "TORCHELASTIC_MAX_RESTARTS": "4",
+            "TORCHELASTIC_RUN_ID": node.config.job_id,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "DEADPOOL_NODE_ID": "node0",
+            "DEADPOOL_VAULT_DIR": str(node.vault()),
+        }
         assert expected.items() <= variables.items()
         assert "TORCHELASTIC_ERROR_FILE" in variables
         assert "DEADPOOL_STANDIN" not in variables

@@ -46,9 +46,17 @@ class Replica:
         self.tables, layout_bytes = Tables(layout=layout, meta=b"meta", checksums=(*sums, 77)).to_bytes()
         self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, len(items), 4)
         self.header = Header(
-            rank=RANK, generation=generation, step=step, layout_bytes=layout_bytes, meta_bytes=4, items=3,
-            data_offset=data_offset, data_bytes=layout.unique_bytes, unique_bytes=layout.unique_bytes, tables_checksum=checksum(self.tables),
-        )  # fmt: skip
+            rank=RANK,
+            generation=generation,
+            step=step,
+            layout_bytes=layout_bytes,
+            meta_bytes=4,
+            items=3,
+            data_offset=data_offset,
+            data_bytes=layout.unique_bytes,
+            unique_bytes=layout.unique_bytes,
+            tables_checksum=checksum(self.tables),
+        )
 
     def put(self, keep_step: int = NO_STEP, sender_generation: int = 1) -> Put:
         return Put(
@@ -210,11 +218,11 @@ def test_without_the_token_nothing_is_served(receiver: Receiver, caplog: pytest.
         with pytest.raises(ProtocolError):
             receiver.connect(make_token())
     for garbage in (b"GET / HTTP/1.1\r\n\r\n" + b"x" * 64, b"\xff" * 5000):
-        with socket.create_connection(("127.0.0.1", receiver.server.port), timeout=10.0) as stranger:
-            with contextlib.suppress(ConnectionError):  # it is closed while we still speak
-                stranger.sendall(garbage)
-                while stranger.recv(4096):
-                    pass
+        stranger = socket.create_connection(("127.0.0.1", receiver.server.port), timeout=10.0)
+        with stranger, contextlib.suppress(ConnectionError):  # it is closed while we still speak
+            stranger.sendall(garbage)
+            while stranger.recv(4096):
+                pass
     assert send(reserved(receiver), Replica(step=1)) == Reply()
     assert sum("refused" in record.message for record in caplog.records) == 1
 

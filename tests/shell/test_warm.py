@@ -1,0 +1,152 @@
+"""A rank forked from the warm process behaves as one started by `python script`: compared, one beside the other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from supervising import Node, node_of
+
+from deadpool.proto.config import Entry
+from deadpool.proto.messages import LaunchFailed, RankExited
+
+PORTRAIT = """
+import atexit, json, multiprocessing, os, pickle, signal, sys, threading
+import helper  # beside the script
+
+class Thing:
+    pass
+
+def child(queue):
+    queue.put((sys.argv[1:], __name__ != "__main__", helper.__file__))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    portrait = {
+        "argv": sys.argv, "name": __name__, "file": __file__, "path0": sys.path[0], "spec": repr(__spec__ and __spec__.name),
+        "cwd": os.getcwd(), "pickled": type(pickle.loads(pickle.dumps(Thing()))).__module__, "child": queue.get(),
+        "executable": sys.executable, "builtins": type(__builtins__).__name__, "parent": multiprocessing.parent_process(),
+        "main": sys.modules["__main__"].__dict__ is globals(), "threads": [thread.name for thread in threading.enumerate()],
+        "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler, "term": int(signal.getsignal(signal.SIGTERM)),
+        "annotations": __annotations__, "doc": __doc__, "stdin": sys.stdin.read(),
+    }
+    process.join()
+    atexit.register(print, "at exit")
+    print(json.dumps(portrait))
+    threading.Thread(target=lambda: print("a thread's last words")).start()
+"""
+
+ENDS = {
+    "sys.exit(7)": 7,
+    "sys.exit(-1)": 255,
+    "sys.exit()": 0,
+    "sys.exit('too bad')": 1,
+    "os._exit(9)": 9,
+    "raise RuntimeError('x') from ValueError('y')": 1,
+    "raise KeyboardInterrupt": 130,
+    "import threading\nthreading.Thread(target=lambda: [][1]).start()": 0,
+    "1 +": 1,
+    "sys.excepthook = lambda *_: print('hooked')\nraise RuntimeError": 1,
+}
+
+
+def under_python(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=node.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30.0
+    )
+
+
+@pytest.mark.parametrize("entry", [Entry.SCRIPT, Entry.MODULE])
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_the_script_sees_what_it_would_see_under_python(tmp_path: Path, entry: Entry, start_method: str) -> None:
+    command = ("script.py",) if entry is Entry.SCRIPT else ("script",)
+    with node_of(tmp_path, PORTRAIT, entry=entry, start_method=start_method, command=(*command, "--lr", "a b")) as node:
+        (tmp_path / "helper.py").touch()
+        node.start_agent()
+        node.start_ranks(0)
+        assert node.expect(RankExited).exit_code == 0
+        lines = node.log("rank-0-gen1.log").splitlines()
+        module = ["-m"] if entry is Entry.MODULE else []
+        expected = under_python(node, *module, *command, "--lr", "a b").stdout.splitlines()
+        assert json.loads(lines[0]) == json.loads(expected[0])
+        assert lines[1:] == expected[1:] == ["a thread's last words", "at exit"]
+
+
+def test_it_ends_as_it_would_under_python(tmp_path: Path) -> None:
+    with node_of(tmp_path, "", nproc_per_node=len(ENDS), command=("script.py",)) as node:
+        bodies = list(ENDS)
+        (tmp_path / "script.py").write_text(
+            f"import os, sys\nprint('begun')\nsource = {bodies!r}[int(os.environ.get('RANK') or sys.argv[1])]\n"
+            "exec(compile(source, __file__ + '.part', 'exec'), globals())\n"
+        )
+        node.start_agent()
+        node.start_ranks(*range(len(bodies)))
+        ends = {end.rank: end for end in (node.expect(RankExited) for _ in bodies)}
+        for rank, (body, code) in enumerate(ENDS.items()):
+            plain = under_python(node, "script.py", str(rank))
+            assert ends[rank].exit_code == code == (plain.returncode if plain.returncode >= 0 else 128 - plain.returncode), body
+            output = sorted(node.log(f"rank-{rank}-gen1.log").splitlines())
+            assert output == sorted((plain.stdout + plain.stderr).splitlines()), body
+            raised = code == 1 and "exit" not in body
+            assert bool(ends[rank].error) == (raised or code == 130), body
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"command": ("nowhere.py",)}, "nowhere.py: no such script"),
+        ({"command": ("nowhere.mod",), "entry": Entry.MODULE}, "nowhere.mod: no such module"),
+        ({"command": ("no-such-program",), "entry": Entry.PROGRAM}, "no-such-program: no such program"),
+        ({"python": "/nowhere/python"}, "/nowhere/python: cannot be started"),
+        ({"python": "/bin/false"}, "ended with 1"),
+    ],
+)
+def test_what_cannot_be_launched_is_said_in_one_line(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    with node_of(tmp_path, "", **change) as node:
+        node.start_agent()
+        failed = node.expect(LaunchFailed)
+        assert reason in failed.reason
+        assert "\n" not in failed.reason
+        node.start_ranks(0)
+        assert node.expect(LaunchFailed).generation == 1
+
+
+def test_a_program_gets_the_environment_and_its_exit_code_counts(tmp_path: Path) -> None:
+    with node_of(tmp_path, "", entry=Entry.PROGRAM, command=("sh", "-c", "echo I am $RANK of $WORLD_SIZE; exit 5")) as node:
+        node.start_agent()
+        node.start_ranks(0)
+        end = node.expect(RankExited)
+        assert (end.exit_code, end.log_tail) == (5, "I am 0 of 1")
+
+
+def test_torch_is_imported_once_ahead_and_without_threads(tmp_path: Path) -> None:
+    script = """
+        import os, sys
+        already = [name for name in ("torch", "torch.nn.utils.prune", "torch.utils.benchmark") if name in sys.modules]
+        import torch
+        import torch.nn.utils.prune
+        from torch.utils import benchmark
+        print(already, os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), len(os.listdir("/proc/self/task")))
+    """
+    with node_of(tmp_path, script, nproc_per_node=2) as node:
+        node.start_agent()
+        node.start_ranks(0, 1)
+        assert {node.expect(RankExited, timeout_s=40.0).exit_code for _ in range(2)} == {0}
+        assert node.log("rank-0-gen1.log").strip() == "['torch', 'torch.nn.utils.prune', 'torch.utils.benchmark'] 1 1 1"
+
+
+def test_the_warm_process_is_replaced_when_it_dies(tmp_path: Path) -> None:
+    with node_of(tmp_path, "import os; print(os.getppid())") as node:
+        agent = node.start_agent()
+        node.start_ranks(0, generation=1)
+        assert node.expect(RankExited).exit_code == 0
+        assert node.log("rank-0-gen1.log").strip() == str(agent.pid)  # the agent is the parent of what the warm process forks
+        (warm,) = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(warm), 9)
+        node.start_ranks(0, generation=2)
+        assert node.expect(RankExited).generation == 2
