@@ -1,5 +1,6 @@
 """How every command of ours ends: an exit code, and one line on stderr when something is wrong."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -26,4 +27,6 @@ def guarded(command: Callable[[], Any]) -> int:
 
 
 def say(line: str) -> None:
-    click.echo(f"deadpool: {line}", err=True)
+    """Prints a line of ours. A console that is gone (its reader, its terminal) is no reason to end a job."""
+    with contextlib.suppress(OSError):
+        click.echo(f"deadpool: {line}", err=True)

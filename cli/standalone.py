@@ -41,6 +41,7 @@ class StandaloneJob:
         self._dead_nodes: list[str] = []  # their vaults are removed once nothing of them runs
         self._exit_code: int | None = None  # the supervisor's, once it has ended
         self._verdict: int | None = None  # the job's exit code, where the launcher knows better than the supervisor
+        self._patient = True  # until a stop takes too long or a second signal comes
         self._wake_fd = -1
 
     def run(self) -> int:
@@ -74,11 +75,12 @@ class StandaloneJob:
     def _attend(self) -> None:
         """Returns when the supervisor has ended, was told to end and did not, or a second signal asks for an end at once."""
         stop_by = alone_until = None
-        while self._exit_code is None and len(self._signals) < 2:
+        while self._exit_code is None and self._patient:
             self._wait(_POLL_S)
             self._report()
             now = time.monotonic()
             if stop_by is not None and now > stop_by:
+                self._patient = False
                 return
             if alone_until is None and not self._agents_left():
                 alone_until = now + _MARGIN_S
@@ -99,7 +101,7 @@ class StandaloneJob:
 
     def _clear_up(self) -> None:
         """Ends every process that is left, politely first, and removes the vaults."""
-        if len(self._signals) < 2:
+        if self._patient:
             self._end(signal.SIGTERM, self._config.stop_grace_s + _MARGIN_S)
         self._end(signal.SIGKILL, _START_TIMEOUT_S)
         self._remove_vaults(self._node_ids)
@@ -109,7 +111,7 @@ class StandaloneJob:
             self._children.signal(name, signal_number)
         deadline = time.monotonic() + timeout_s
         while (self._children.started or self._children.kill_orphans()) and time.monotonic() < deadline:
-            if signal_number != signal.SIGKILL and len(self._signals) > 1:
+            if signal_number != signal.SIGKILL and not self._patient:
                 return
             self._wait(_POLL_S)
 
@@ -119,6 +121,7 @@ class StandaloneJob:
             return
         numbers = os.read(self._wake_fd, 4096)
         self._signals += [number for number in numbers if number in _STOP_SIGNALS]
+        self._patient = self._patient and len(self._signals) < 2
         if signal.SIGCHLD in numbers:
             for name, exit_code in self._children.reap():
                 self._ended(name, exit_code)
