@@ -1,5 +1,6 @@
 """Real agents for tests, under a supervisor that only listens and sends what the test says; and the rank's side of a script."""
 
+import json
 import os
 import queue
 import signal
@@ -164,10 +165,16 @@ class Node:
         self.config = JobConfig(**settings | config)
         self.token = make_token()
         write_private(self.job_dir / "token", self.token)
-        self.supervisor = Supervisor(self.config, self.token)
+        self.new_supervisor()
         self.agents: list[subprocess.Popen[str]] = []
+
+    def new_supervisor(self) -> None:
+        """Starts one, after the first one's end again; agents find it by endpoint.json."""
+        self.supervisor = Supervisor(self.config, self.token)
         self.expect = self.supervisor.expect
         self.send = self.supervisor.send
+        endpoint = {"job_id": self.config.job_id, "endpoint": self.supervisor.endpoint, "pid": os.getpid()}
+        write_private(self.job_dir / "endpoint.json", json.dumps(endpoint))
 
     def vault(self, node_id: str = "node0") -> Path:
         return Path("/dev/shm", f"deadpool-{self.config.job_id}-{node_id}")
@@ -176,7 +183,7 @@ class Node:
         agent = subprocess.Popen(
             [
                 sys.executable, "-P", "-m", "deadpool.agent.main", "--job-dir", str(self.job_dir), "--node-id", node_id,
-                "--hint", str(hint), "--supervisor", self.supervisor.endpoint, *more,
+                "--hint", str(hint), *more,
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
         )  # fmt: skip

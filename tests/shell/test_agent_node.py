@@ -1,0 +1,176 @@
+"""An agent as a node: injected failures, the supervisor's absence, the vault that its ranks ask for, strangers at its socket."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from launching import until
+from supervising import RANK_SIDE, TIMEOUT_S, node_of
+
+from deadpool.proto.convert import encode_rank_message
+from deadpool.proto.messages import (
+    NO_STEP,
+    Beat,
+    Hello,
+    Inject,
+    InjectionAck,
+    InjectionDue,
+    OpenStore,
+    RankExited,
+    RankJoined,
+    Register,
+    StoreOpened,
+    WarmUp,
+)
+from deadpool.proto.rank_agent_pb2_grpc import AgentStub
+from deadpool.proto.secret import TOKEN_KEY
+
+STEPPING = (
+    RANK_SIDE
+    + """
+role = hear(m.Role)
+speak(m.RankJoined(generation=role.generation, rank=role.rank, pid=os.getpid()))
+head = dict(generation=1, typical_step_ns=40_000_000, commit_step=-1)
+record(role.rank, step=0, step_began_ns=time.monotonic_ns(), **head)
+writer = CallRecord(record_path(Path(os.environ["DEADPOOL_VAULT_DIR"]), role.rank), create=False)
+for step in range(100_000):
+    writer.write_head(m_head(step=step, step_began_ns=time.monotonic_ns(), **head))
+    time.sleep(0.04)
+"""
+)
+
+
+def test_kill_rank_strikes_in_the_middle_of_its_step(tmp_path: Path) -> None:
+    with node_of(tmp_path, STEPPING, nproc_per_node=2) as node:
+        node.start_agent()
+        node.send(Inject(injection_id=1, kind="kill-rank", target=1, step=3))
+        node.start_ranks(0, 1)
+        for _ in range(2):
+            node.expect(RankJoined)
+        due = node.expect(InjectionDue)
+        assert due.injection_id == 1
+        assert 0 <= time.monotonic_ns() - due.at_ns < 10**9
+        node.send(InjectionAck(injection_id=1))
+        end = node.expect(RankExited)
+        assert (end.rank, end.signal) == (1, signal.SIGKILL)
+        assert end.step >= 3
+        node.send(Inject(injection_id=2, kind="kill-rank", target=0, step=NO_STEP))
+        assert node.expect(InjectionDue).injection_id == 2
+        node.send(InjectionAck(injection_id=2))
+        assert node.expect(RankExited).rank == 0
+
+
+def test_kill_node_leaves_nothing_of_the_node_but_its_vault(tmp_path: Path) -> None:
+    with node_of(tmp_path, STEPPING, nproc_per_node=2) as node:
+        agent = node.start_agent()
+        node.send(OpenStore(generation=1))
+        node.expect(StoreOpened)
+        node.start_ranks(0, 1)
+        for _ in range(2):
+            node.expect(RankJoined)
+        node.send(WarmUp(standins=1))
+        node.expect(Beat, lambda beat: beat.standins_ready == 1)
+        pids = [child.pid for child in psutil.Process(agent.pid).children(recursive=True)]
+        assert len(pids) == 5  # two ranks, a stand-in, the warm process, the store
+        node.send(Inject(injection_id=1, kind="kill-node", target=0, step=5))
+        node.expect(InjectionDue)
+        node.send(InjectionAck(injection_id=1))
+        assert agent.wait(10.0) == -signal.SIGKILL
+        until(lambda: not any(_lives(pid) for pid in pids), 5.0, "all of the node's processes are dead")
+        node.start_agent("node1", 1)
+        node.expect(Beat, node_id="node1")
+        assert not node.vault().exists()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_the_ranks_go_on_without_a_supervisor_and_the_next_one_hears_what_happened(tmp_path: Path) -> None:
+    with node_of(tmp_path, "import time; time.sleep(600)", nproc_per_node=2) as node:
+        node.start_agent()
+        node.start_ranks(0, 1)
+        beat = node.expect(Beat, lambda beat: len(beat.ranks) == 2 and all(rank.pid for rank in beat.ranks))
+        node.supervisor.close()
+        os.kill(beat.ranks[1].pid, signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(beat.ranks[1].pid), 5.0, "the rank is dead and reaped")
+        node.supervisor.generation = 1
+        node.new_supervisor()
+        node.supervisor.generation = 1
+        assert node.expect(Hello).generation == 1
+        assert node.expect(RankExited).rank == 1
+        again = node.expect(Beat)
+        assert [rank.pid for rank in again.ranks] == [beat.ranks[0].pid]
+        node.stop()
+
+
+def test_the_space_that_a_rank_needs_is_made_or_refused(tmp_path: Path) -> None:
+    script = (
+        RANK_SIDE
+        + """
+        role = hear(m.Role)
+        speak(m.Reserve(rank=0, snapshot_bytes=1 << 20, replica_bytes=4096))
+        print(hear(m.Reserved), sorted(os.listdir(os.environ["DEADPOOL_VAULT_DIR"])))
+        speak(m.Reserve(rank=0, snapshot_bytes=1 << 50, replica_bytes=1 << 40))
+        print(hear(m.Reserved).error)
+    """.replace("\n        ", "\n")
+    )
+    with node_of(tmp_path, script) as node:
+        node.start_agent()
+        node.start_ranks(0)
+        assert node.expect(RankExited).exit_code == 0
+        first, second = node.log("rank-0-gen1.log").splitlines()
+        assert first == "Reserved(error='') ['lock', 'snapshot-0-a', 'snapshot-0-b']"
+        assert f"needs {(2 << 50) + (2 << 40) + (64 << 10)} bytes" in second
+        assert "are free" in second
+
+
+def test_strangers_at_the_socket_are_refused(tmp_path: Path) -> None:
+    with node_of(tmp_path, "import time; time.sleep(600)") as node:
+        node.start_agent()
+        node.start_ranks(0)
+        node.expect(Beat, lambda beat: bool(beat.ranks and beat.ranks[0].pid))
+        socket = node.job_dir / "node0.sock"
+        assert socket.stat().st_mode & 0o777 == 0o600
+        register = encode_rank_message(Register(pid=os.getpid()))
+        for token, code in (("wrong", grpc.StatusCode.UNAUTHENTICATED), (node.token, grpc.StatusCode.NOT_FOUND)):
+            with grpc.insecure_channel(f"unix:{socket}") as channel:
+                stream = AgentStub(channel).Serve(iter([register]), metadata=((TOKEN_KEY, token),), timeout=TIMEOUT_S)
+                with pytest.raises(grpc.RpcError) as refused:
+                    next(stream)
+                assert refused.value.code() is code
+        node.stop()
+
+
+def test_an_order_reaches_a_rank_and_its_answer_the_supervisor_in_no_time(tmp_path: Path) -> None:
+    """Not a bound that a busy machine could miss: the figure is printed, the order of magnitude checked."""
+    script = (
+        RANK_SIDE
+        + """
+role = hear(m.Role)
+speak(m.RankJoined(generation=1, rank=0, pid=os.getpid()))
+while True:
+    order = hear(m.Release)
+    speak(m.RankReformed(generation=order.generation, rank=0))
+"""
+    )
+    from deadpool.proto.messages import RankReformed, Release
+
+    with node_of(tmp_path, script) as node:
+        node.start_agent()
+        node.start_ranks(0)
+        node.expect(RankJoined)
+        times_s = []
+        for generation in range(2, 52):
+            began_s = time.monotonic()
+            node.send(Release(generation=generation))
+            assert node.expect(RankReformed).generation == generation
+            times_s.append(time.monotonic() - began_s)
+        print(f"there and back: median {sorted(times_s)[25] * 1e3:.2f} ms")

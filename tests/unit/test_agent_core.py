@@ -1,0 +1,345 @@
+"""The agent's decisions: the fence, who plays which rank, what follows an exit, when stand-ins are made, what strikes when."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from deadpool.agent.core import REFILL_DELAY_S, STANDIN_FAILURES_MAX, NodeCore
+from deadpool.agent.events import (
+    Command,
+    Configure,
+    DropSnapshots,
+    EndNode,
+    Event,
+    HeadsRead,
+    KillNode,
+    KillProcess,
+    LaunchRefused,
+    NameProcess,
+    OrderReceived,
+    ProcessExited,
+    ProcessForked,
+    ProcessRegistered,
+    RankSpoke,
+    Report,
+    ReportVault,
+    ServeStore,
+    StartProcess,
+    StoreServed,
+    Tell,
+)
+from deadpool.proto.call_record import Head
+from deadpool.proto.config import JobConfig, to_json
+from deadpool.proto.messages import (
+    NO_STEP,
+    AgentMessage,
+    Assign,
+    Inject,
+    InjectionAck,
+    InjectionDue,
+    KillRanks,
+    LaunchFailed,
+    OpenStore,
+    Order,
+    Placement,
+    Quiesce,
+    RankExited,
+    RankOrder,
+    RankPrepared,
+    RankResumed,
+    Reform,
+    Release,
+    Role,
+    Source,
+    SourceKind,
+    StartRanks,
+    Stop,
+    StoreOpened,
+    WarmUp,
+    Welcome,
+)
+
+CONFIG = JobConfig(job_id="j", nnodes=1, nproc_per_node=2, command=("s.py",), python="python", log_dir="logs")
+
+
+def placement(rank: int) -> Placement:
+    return Placement(rank=rank, local_rank=rank, node_id="node0", node_rank=0)
+
+
+class Node:
+    """A core whose processes do what the test says."""
+
+    def __init__(self) -> None:
+        self.core = NodeCore(node_id="node0", hint=1, host="h")
+        self.now_s = 100.0
+        assert self.order(Welcome(config_json=to_json(CONFIG), generation=0)) == [Configure(config=CONFIG)]
+
+    def event(self, event: Event) -> list[Command]:
+        return self.core.handle(event, now_s=self.now_s)
+
+    def order(self, order: Order) -> list[Command]:
+        return self.event(OrderReceived(order=order))
+
+    def start(self, *ranks: int, generation: int = 1) -> list[Command]:
+        return self.order(
+            StartRanks(
+                generation=generation, world_size=2, placements=tuple(map(placement, ranks)), store_host="h", store_port=1,
+                master_node_count=1, restart_count=0,
+            )
+        )  # fmt: skip
+
+    def assign(self, *ranks: int, generation: int) -> list[Command]:
+        return self.order(
+            Assign(
+                generation=generation, world_size=2, placements=tuple(map(placement, ranks)), hint_step=9, master_node_count=1,
+                restart_count=0,
+            )
+        )  # fmt: skip
+
+    def run(self, commands: Iterable[Command], *, register: bool = True) -> list[int]:
+        """Forks and registers what the commands start; returns the processes."""
+        started = [command.process for command in commands if isinstance(command, StartProcess)]
+        for process in started:
+            self.event(ProcessForked(process=process, pid=1000 + process))
+            if register:
+                self.event(ProcessRegistered(process=process, pid=1000 + process))
+        return started
+
+    def exit(self, process: int, exit_code: int = 137) -> list[Command]:
+        return self.event(
+            ProcessExited(process=process, exit_code=exit_code, signal=0, error="", log_tail="", step=5, commit_step=4)
+        )
+
+
+def told(commands: list[Command]) -> list[tuple[int, RankOrder]]:
+    return [(command.process, command.order) for command in commands if isinstance(command, Tell)]
+
+
+def reports(commands: list[Command]) -> list[AgentMessage]:
+    return [command.message for command in commands if isinstance(command, Report)]
+
+
+def test_ranks_start_with_their_environment_and_get_their_role_when_they_join() -> None:
+    node = Node()
+    commands = node.start(0, 1)
+    assert commands[0] == DropSnapshots()
+    assert [(each.rank, each.environment["RANK"]) for each in commands if isinstance(each, StartProcess)] == [(0, "0"), (1, "1")]
+    node.event(ProcessForked(process=1, pid=7))
+    ((process, role),) = told(node.event(ProcessRegistered(process=1, pid=7)))
+    assert isinstance(role, Role)
+    assert (process, role.rank, role.muted, role.store_port, role.environment["MASTER_PORT"]) == (1, 1, False, 1, "1")
+
+
+def test_orders_of_an_older_generation_change_nothing() -> None:
+    node = Node()
+    node.run(node.start(0, generation=3))
+    for order in (
+        OpenStore(generation=2),
+        Quiesce(generation=2, reason=""),
+        KillRanks(generation=2, ranks=(0,), reason=""),
+        Release(generation=2),
+        Reform(generation=2, resume_step=1, store_host="", store_port=0, placements=(placement(0),), sources=()),
+    ):
+        assert node.order(order) == []
+    assert node.start(0, generation=2) == node.assign(1, generation=2) == []
+    assert node.core.generation == 3
+
+
+def test_an_exit_is_reported_with_what_the_process_was_told() -> None:
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    node.order(Quiesce(generation=2, reason=""))
+    (exited,) = reports(node.exit(one))
+    assert isinstance(exited, RankExited)
+    assert (exited.generation, exited.rank, exited.step, exited.commit_step) == (2, 1, 5, 4)
+    (again,) = reports(node.order(KillRanks(generation=3, ranks=(0, 1), reason="")))
+    assert isinstance(again, RankExited)
+    assert (again.rank, again.generation) == (1, 3)  # it was dead already
+    assert node.core.ranks() == {}
+    assert [each.generation for each in reports(node.exit(zero)) if isinstance(each, RankExited)] == [3]
+
+
+def test_a_start_afresh_waits_for_the_old_processes_and_keeps_quiet_about_them() -> None:
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    assert node.start(0, 1, generation=2) == [KillProcess(process=zero), KillProcess(process=one)]
+    assert node.exit(zero) == []
+    commands = node.exit(one)
+    assert reports(commands) == []
+    assert [each.generation for each in commands if isinstance(each, StartProcess)] == [2, 2]
+
+
+def test_a_stand_in_that_waits_gets_the_rank_at_once() -> None:
+    node = Node()
+    node.run(node.start(0, 1))
+    (standin,) = node.run(node.order(WarmUp(standins=1)))
+    assert node.core.standins_ready() == 1
+    node.exit(1)
+    node.order(Quiesce(generation=2, reason=""))
+    commands = node.assign(1, generation=2)
+    assert commands[0] == NameProcess(process=standin, rank=1, generation=2)
+    ((process, role),) = told(commands)
+    assert isinstance(role, Role)
+    assert (process, role.muted, role.hint_step, role.generation) == (standin, True, 9, 2)
+    assert "MASTER_PORT" not in role.environment
+    assert node.core.standins_ready() == 0
+
+
+def test_without_a_stand_in_a_process_is_forked_and_starts_in_the_newest_generation() -> None:
+    node = Node()
+    node.run(node.start(0))
+    node.order(Quiesce(generation=2, reason=""))
+    commands = node.assign(1, generation=2)
+    (process,) = node.run(commands, register=False)
+    assert commands[0] == StartProcess(process=process, rank=None, generation=2, environment={"DEADPOOL_STANDIN": "1"})
+    node.order(Quiesce(generation=3, reason="a second failure"))
+    assert node.assign(1, generation=3) == []  # it lives: no second process for the rank
+    ((_, role),) = told(node.event(ProcessRegistered(process=process, pid=1)))
+    assert isinstance(role, Role)
+    assert role.generation == 3
+
+
+def test_one_process_for_each_rank_even_when_stand_ins_are_still_starting() -> None:
+    node = Node()
+    starting = node.run(node.order(WarmUp(standins=2)), register=False)
+    commands = node.assign(0, 1, generation=1)
+    assert [command.process for command in commands if isinstance(command, NameProcess)] == starting
+    assert not any(isinstance(command, StartProcess) for command in commands)
+
+
+def test_a_rank_that_joins_late_hears_of_the_quiesce_that_it_missed() -> None:
+    node = Node()
+    (process,) = node.run(node.start(0), register=False)
+    quiesce = Quiesce(generation=2, reason="")
+    assert node.order(quiesce) == [ReportVault(generation=2)]
+    orders = [order for _, order in told(node.event(ProcessRegistered(process=process, pid=1)))]
+    assert isinstance(orders[0], Role)
+    assert orders[0].generation == 1
+    assert orders[1:] == [quiesce]
+
+
+def test_new_stand_ins_wait_until_the_recovery_is_over() -> None:
+    node = Node()
+    node.run(node.start(0, 1))
+    (standin,) = node.run(node.order(WarmUp(standins=1)))
+    node.exit(1)
+    node.order(Quiesce(generation=2, reason=""))
+    node.assign(1, generation=2)
+    assert node.core.next_deadline_s() == node.now_s + REFILL_DELAY_S
+    late = RankResumed(generation=1, rank=1, step=5, at_ns=0)
+    for message, process in ((RankResumed(generation=2, rank=0, step=5, at_ns=0), 0), (late, standin)):
+        assert not any(isinstance(each, StartProcess) for each in node.event(RankSpoke(process=process, message=message)))
+    commands = node.event(RankSpoke(process=standin, message=RankResumed(generation=2, rank=1, step=5, at_ns=0)))
+    assert [type(command) for command in commands] == [Report, StartProcess]
+    assert node.core.next_deadline_s() is None
+
+
+def test_a_recovery_that_takes_long_gets_its_stand_in_by_the_clock() -> None:
+    node = Node()
+    node.order(WarmUp(standins=1))
+    node.assign(0, generation=1)
+    assert node.core.tick(now_s=node.now_s + REFILL_DELAY_S - 0.1) == []
+    assert [type(each) for each in node.core.tick(now_s=node.now_s + REFILL_DELAY_S)] == [StartProcess]
+
+
+def test_stand_ins_that_never_reach_join_are_given_up() -> None:
+    node = Node()
+    commands, made = node.order(WarmUp(standins=1)), 0
+    while started := node.run(commands, register=False):
+        made += 1
+        commands = node.exit(started[0], exit_code=1)
+    assert made == STANDIN_FAILURES_MAX
+    assert node.run(node.assign(0, generation=1)) != []  # a rank that needs a process gets one all the same
+
+
+def test_prepared_ranks_are_followed_by_a_fresh_report_and_reform_reaches_each_with_its_own_part() -> None:
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    node.order(Quiesce(generation=2, reason=""))
+    prepared = RankPrepared(generation=2, rank=0, live_generation=1, live_step=5, commit_step=4)
+    assert node.event(RankSpoke(process=zero, message=prepared)) == [Report(message=prepared), ReportVault(generation=2)]
+    sources = tuple(Source(rank=rank, kind=SourceKind.LIVE, slot_generation=1) for rank in (0, 1))
+    reform = Reform(
+        generation=2, resume_step=5, store_host="h", store_port=2, placements=(placement(0), placement(1)), sources=sources
+    )
+    orders = dict(told(node.order(reform)))
+    assert orders.keys() == {zero, one}
+    for process, rank in ((zero, 0), (one, 1)):
+        order = orders[process]
+        assert isinstance(order, Reform)
+        assert (order.placements, order.sources, order.store_port) == ((placement(rank),), (sources[rank],), 2)
+
+
+def test_a_node_that_the_job_has_left_behind_ends_its_ranks() -> None:
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    welcome = Welcome(config_json=to_json(CONFIG), generation=1)
+    assert node.order(welcome) == []  # the supervisor was away, nothing has changed
+    left_behind = node.order(Welcome(config_json=to_json(CONFIG), generation=2))
+    assert left_behind == [KillProcess(process=zero), KillProcess(process=one)]
+    assert node.exit(zero) == node.exit(one) == []
+    assert node.core.generation == 2
+
+
+def test_a_node_that_cannot_run_the_job_says_so_each_time() -> None:
+    node = Node()
+    node.event(LaunchRefused(reason="no torch"))
+    for commands in (node.order(OpenStore(generation=1)), node.start(0, generation=2), node.assign(0, generation=3)):
+        assert [each.reason for each in reports(commands) if isinstance(each, LaunchFailed)] == ["no torch"]
+    assert node.order(WarmUp(standins=2)) == []
+
+
+def test_stores_are_served_and_their_failure_is_told() -> None:
+    node = Node()
+    assert node.order(OpenStore(generation=1)) == [ServeStore(generation=1)]
+    opened = node.event(StoreServed(generation=1, port=5, error=""))
+    assert reports(opened) == [StoreOpened(generation=1, host="h", port=5)]
+    assert reports(node.event(StoreServed(generation=1, port=0, error="no"))) == [LaunchFailed(generation=1, reason="no")]
+
+
+def test_the_end_is_obeyed_once_and_nothing_after_it() -> None:
+    node = Node()
+    node.run(node.start(0))
+    node.run(node.order(WarmUp(standins=1)))
+    stop = Stop(reason="done", grace_s=1.0)
+    assert node.order(stop) == [EndNode(reason="done", grace_s=1.0)]
+    assert node.order(stop) == node.start(0, generation=2) == node.exit(1) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "step", "head", "due"),
+    [
+        ("kill-rank", 1, 5, {"step": 4, "step_began_ns": 1000}, False),
+        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2002}, False),
+        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2000}, True),
+        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1999}, True),  # no step was timed yet
+        ("kill-rank", 1, 5, {"step": 7, "step_began_ns": 1999, "typical_step_ns": 2000}, True),  # it is past
+        ("kill-rank", 1, 0, {}, False),  # not joined yet
+        ("kill-node", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2000}, True),
+        ("kill-node", 0, 5, {"step": 9, "step_began_ns": 1000, "typical_step_ns": 2000}, False),  # another node
+        ("kill-node", 1, NO_STEP, {}, True),
+    ],
+)
+def test_an_injection_is_due_in_the_middle_of_its_step(
+    kind: str, target: int, step: int, head: dict[str, int], due: bool
+) -> None:
+    node = Node()
+    node.run(node.start(0, 1))
+    inject = Inject(injection_id=4, kind=kind, target=target, step=step)
+    for _ in range(2):  # they are sent again with every recovery
+        assert node.order(inject) == []
+    heads = {0: Head(**head) if kind == "kill-node" else Head(), 1: Head(**head)}
+    commands = node.event(HeadsRead(heads=heads, now_ns=2000))
+    assert reports(commands) == ([InjectionDue(injection_id=4, at_ns=2000)] if due else [])
+    assert node.order(InjectionAck(injection_id=4)) == (
+        [] if not due else [KillNode()] if kind == "kill-node" else [KillProcess(process=1)]
+    )
+    assert node.order(InjectionAck(injection_id=4)) == []
+
+
+def test_at_once_does_not_wait_for_a_rank_that_may_come() -> None:
+    node = Node()
+    node.order(Inject(injection_id=1, kind="kill-rank", target=0, step=NO_STEP))
+    assert not node.core.injections
+    node.order(Inject(injection_id=2, kind="kill-rank", target=0, step=3))
+    assert node.core.injections
