@@ -24,6 +24,7 @@ from deadpool.supervisor.plan import Live, Sent, plan_recovery, usable
 from deadpool.supervisor.recovery import PHASE_OF_STAGE, Attempt, Failure, Stage, Story
 from deadpool.supervisor.state import JobState, Phase
 
+KILL_TIMEOUT_S = 10.0  # SIGKILL to the exit seen: longer means that the node is broken
 _AFTER = {Stage.REFORM: Stage.RESTORE, Stage.RESTORE: Stage.FIRST_STEP}
 
 
@@ -36,7 +37,7 @@ def start_job(state: JobState, *, now_s: float) -> None:
 
 def recover(state: JobState, failure: Failure, *, now_s: float, afresh: bool = False) -> None:
     """A failure, at any moment: the next generation begins, or the job ends because the like has happened too often."""
-    released = state.phase is Phase.FINISH or (state.attempt is not None and state.attempt.impatient)
+    released = state.phase is Phase.FINISH
     again = state.attempt.afresh if state.attempt else False
     if state.story is None:
         if state.commit_step > state.fruitful_step:
@@ -59,17 +60,20 @@ def recover(state: JobState, failure: Failure, *, now_s: float, afresh: bool = F
     elif afresh or again:
         begin_afresh(state, failure.cause, now_s=now_s)
     else:
-        begin(state, failure.cause, now_s=now_s, impatient=released)
+        begin(state, failure.cause, now_s=now_s, released=released)
 
 
-def begin(state: JobState, reason: str, *, now_s: float, impatient: bool = False) -> None:
-    """A new generation from committed states: survivors quiesce while joiners construct and rehearse."""
+def begin(state: JobState, reason: str, *, now_s: float, released: bool = False) -> None:
+    """A new generation from committed states: survivors quiesce while joiners construct and rehearse.
+
+    `released`: the ranks were told to leave their step loops and cannot quiesce any more; all come back from the vault.
+    """
     if not _fill_seats(state, reason, now_s=now_s):
         return
     roster, generation = state.roster, state.generation + 1
     state.generation, state.hiccup = generation, None
     state.move(Phase.RECOVER)
-    attempt = Attempt(generation=generation, afresh=False, stage=Stage.QUIESCE, began_s=now_s, impatient=impatient)
+    attempt = Attempt(generation=generation, afresh=False, stage=Stage.QUIESCE, began_s=now_s, outside=released)
     state.attempt = attempt
     everyone = {rank.rank for rank in roster.ranks}
     attempt.behind = {Stage.QUIESCE: everyone, Stage.REFORM: set(everyone), Stage.RESTORE: set(everyone)}
@@ -84,8 +88,10 @@ def begin(state: JobState, reason: str, *, now_s: float, impatient: bool = False
         state.note("waiting_for_node", seats=tuple(roster.vacancies()))
     else:
         _open_store(state, attempt)
+    if released:
+        kill(state, {rank.rank for rank in roster.ranks if rank.present}, "they have left their step loops", now_s=now_s)
     for node in roster.members():
-        _assign(state, node.node_id, now_s)
+        assign(state, node.node_id, now_s=now_s)
     send_injections(state)
 
 
@@ -247,13 +253,30 @@ def _fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
     return True
 
 
-def _assign(state: JobState, node_id: str, now_s: float) -> None:
+def kill(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None:
+    """These ranks' processes are killed; each is replaced on its node when it was seen to exit."""
+    attempt = state.attempt
+    assert attempt is not None
+    attempt.killing |= ranks
+    attempt.kill_deadline_s = now_s + KILL_TIMEOUT_S
+    for node in state.roster.members():
+        numbers = tuple(rank.rank for rank in state.roster.of_node(node.node_id) if rank.rank in ranks)
+        if numbers:
+            state.note("ranks_killed", node=node.node_id, ranks=numbers, reason=reason)
+            state.send(node.node_id, KillRanks(generation=state.generation, ranks=numbers, reason=reason))
+
+
+def assign(state: JobState, node_id: str, *, now_s: float) -> None:
     """Orders a process for each of the node's ranks that has none."""
     absent = [rank for rank in state.roster.of_node(node_id) if not rank.present]
     if not absent:
         return
+    attempt = state.attempt
+    assert attempt is not None
     for rank in absent:
         state.roster.give_process(rank, generation=state.generation, now_s=now_s, joining=True)
+        attempt.behind[Stage.QUIESCE].add(rank.rank)
+        attempt.prepared.pop(rank.rank, None)
     numbers = {rank.rank for rank in absent}
     placements = state.roster.placements(node_id, state.config.replicas)
     order = Assign(
@@ -320,6 +343,8 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
         state.fruitless, state.fruitful_step = 1, state.commit_step
     story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))
     story.resume_step = attempt.resume_step = plan.resume_step
+    state.commit_step = min(state.commit_step, plan.resume_step)  # what is lost is lost once
+    state.fruitful_step = min(state.fruitful_step, plan.resume_step)
     state.lineage.append(Sent(generation=state.generation, resume_step=plan.resume_step))
     kinds: dict[str, float] = {}
     for source in plan.sources:

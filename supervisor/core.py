@@ -12,7 +12,7 @@ advance.py, what is known in state.py.
 from typing import assert_never
 
 from deadpool.proto import messages
-from deadpool.proto.config import JobConfig, to_json
+from deadpool.proto.config import JobConfig
 from deadpool.supervisor import advance
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
@@ -89,9 +89,10 @@ class Job:
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
-                if state.roster.plays(node_id, message.rank, message.generation, message.pid):
+                if (node_id, message.pid) in state.roster.retired:
+                    state.roster.retired.discard((node_id, message.pid))
+                elif state.roster.plays(node_id, message.rank, message.generation, message.pid):
                     rank_exited(state, node_id, message, now_s)
-                state.roster.retired.discard((node_id, message.pid))
             case messages.LaunchFailed():
                 starting = state.phase in (Phase.ASSEMBLE, Phase.START)
                 if state.phase is not Phase.END and (starting or message.generation == state.generation):
@@ -157,7 +158,7 @@ class Job:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
         node = state.roster.add(hello)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
-        state.send(node.node_id, messages.Welcome(config_json=to_json(state.config), generation=state.generation))
+        state.send(node.node_id, messages.Welcome(config_json=state.config_json, generation=state.generation))
         match state.phase:
             case Phase.END:
                 state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))

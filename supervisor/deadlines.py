@@ -2,7 +2,6 @@
 
 from typing import assert_never
 
-from deadpool.proto.messages import KillRanks
 from deadpool.supervisor import advance
 from deadpool.supervisor.diagnose import hiccup_expired, killed_in_vain, late
 from deadpool.supervisor.recovery import Stage
@@ -10,7 +9,6 @@ from deadpool.supervisor.state import JobState, Phase
 
 _ASSEMBLE_GRACE_S = 2.0  # nnodes agents are there: wait this long for the spares
 _STORE_TIMEOUT_S = 60.0  # an agent's warm process may have to import torch before it can open a store
-_KILL_TIMEOUT_S = 10.0  # SIGKILL to the exit seen: longer means that the node is broken
 
 
 def deadlines(state: JobState) -> list[tuple[float, str]]:
@@ -32,8 +30,8 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
         found.append((attempt.kill_deadline_s, "kill"))
     match attempt.stage:
         case Stage.QUIESCE:
-            if not attempt.killing:
-                found += [(_quiesce_deadline_s(state, rank), "quiesce") for rank in attempt.behind[Stage.QUIESCE]]
+            late = attempt.behind[Stage.QUIESCE] - attempt.killing
+            found += [(_quiesce_deadline_s(state, rank), "quiesce") for rank in late]
         case Stage.PLAN:
             if attempt.owing:
                 found.append((began_s + config.quiesce_timeout_s, "vault report"))
@@ -53,7 +51,7 @@ def _quiesce_deadline_s(state: JobState, number: int) -> float:
     assert attempt is not None
     if rank.joining:
         return rank.assigned_at_s + config.join_timeout_s
-    return attempt.began_s + (0.0 if attempt.impatient else config.quiesce_timeout_s)
+    return attempt.began_s + config.quiesce_timeout_s
 
 
 def expired(state: JobState, name: str, now_s: float) -> None:
@@ -82,21 +80,16 @@ def expired(state: JobState, name: str, now_s: float) -> None:
         case "quiesce":
             kill_late_ranks(state, now_s)
         case "kill":
-            killed_in_vain(state, min(attempt.killing), _KILL_TIMEOUT_S, now_s)
+            killed_in_vain(state, min(attempt.killing), advance.KILL_TIMEOUT_S, now_s)
         case _:
             behind = sorted(attempt.behind[attempt.stage])
             late(state, f"{name} was not done in time by rank {', '.join(map(str, behind))}", "", now_s)
 
 
 def kill_late_ranks(state: JobState, now_s: float) -> None:
-    """Ranks that have not quiesced or rehearsed in time are killed; their exits start the next generation."""
+    """Ranks that have not quiesced or rehearsed in time."""
     attempt = state.attempt
     assert attempt is not None
-    attempt.killing = {rank for rank in attempt.behind[Stage.QUIESCE] if _quiesce_deadline_s(state, rank) <= now_s}
-    attempt.kill_deadline_s = now_s + _KILL_TIMEOUT_S
-    for node in state.roster.members():
-        late = tuple(rank.rank for rank in state.roster.of_node(node.node_id) if rank.rank in attempt.killing)
-        if late:
-            state.note("ranks_late", node=node.node_id, ranks=late)
-            order = KillRanks(generation=state.generation, ranks=late, reason="they have not left their step in time")
-            state.send(node.node_id, order)
+    late = attempt.behind[Stage.QUIESCE] - attempt.killing
+    overdue = {rank for rank in late if _quiesce_deadline_s(state, rank) <= now_s}
+    advance.kill(state, overdue, "they have not left their step in time", now_s=now_s)

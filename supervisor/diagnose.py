@@ -35,7 +35,7 @@ def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_
     rank, attempt = state.roster.ranks[exited.rank], state.attempt
     if not rank.present:
         return
-    finished = rank.finished
+    finished, joining = rank.finished, rank.joining
     state.roster.gone(rank)
     state.heard_commit(exited.commit_step)
     rank.step = exited.step if exited.step != messages.NO_STEP else rank.step
@@ -44,13 +44,29 @@ def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_
         return
     if attempt is not None and exited.rank in attempt.killing:
         attempt.killing.discard(exited.rank)
-        if not attempt.killing:
-            cause = f"rank {exited.rank} on {node_id} missed its deadline and was killed"
-            failed(state, _transient(state, cause, node_id, (exited.rank,), now_s), now_s)
+        _replace(state, node_id, rank, exited.pid, joining=joining, now_s=now_s)
     elif exited.exit_code == 0:
         _left(state, node_id, rank, finished, now_s)
     else:
         _died(state, node_id, exited, now_s)
+
+
+def _replace(state: JobState, node_id: str, rank: Rank, pid: int, *, joining: bool, now_s: float) -> None:
+    """A rank that had to be killed is gone: it comes back on its node within this generation, unless its node is to blame."""
+    attempt, story = state.attempt, state.story
+    assert attempt is not None
+    assert story is not None
+    cause = f"rank {rank.rank} on {node_id} missed its deadline and was killed"
+    if attempt.outside:
+        failure = Failure(cause=story.first.cause, failure_class=FailureClass.TRANSIENT, ranks=(rank.rank,), at_s=now_s)
+    else:
+        failure = _transient(state, cause, node_id, (rank.rank,), now_s)
+    if joining or failure.failure_class is FailureClass.PERMANENT:
+        failed(state, failure, now_s)
+        return
+    state.roster.retired.add((node_id, pid))  # its agent may say so twice
+    story.add(failure)
+    advance.assign(state, node_id, now_s=now_s)
 
 
 def _left(state: JobState, node_id: str, rank: Rank, finished: bool, now_s: float) -> None:

@@ -116,7 +116,7 @@ class Attempt:
     """The present generation on its way to running. `afresh`: all ranks are started anew, from nothing.
 
     `behind[stage]`: the ranks that have not passed it; they need not wait for each other, so a rank can be stages ahead.
-    `owing`: live nodes whose vault report is due. `killing`: ranks that missed a deadline, until they are seen to exit.
+    `owing`: live nodes whose vault report is due. `killing`: ranks that must be replaced, until they are seen to exit.
     """
 
     generation: int
@@ -132,7 +132,7 @@ class Attempt:
     resume_step: int = NO_STEP
     killing: set[int] = field(default_factory=set)
     kill_deadline_s: float = 0.0
-    impatient: bool = False  # the survivors are outside their step loop for good: they cannot answer Quiesce
+    outside: bool = False  # the ranks had been released: they are outside their step loops for good
     last_at_s: float = 0.0  # when the last rank resumed
 
     def enter(self, stage: Stage, now_s: float) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from deadpool.proto.config import Injection, JobConfig
+from deadpool.proto.config import Injection, JobConfig, to_json
 from deadpool.proto.messages import NO_STEP, Inject, Order, RecoveryRecord, Stop
 from deadpool.supervisor.classify import ErrorMark
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
@@ -64,6 +64,7 @@ class Hiccup:
 @dataclass(slots=True, kw_only=True)
 class JobState:
     config: JobConfig
+    config_json: str
     roster: Roster
     phase: Phase = Phase.ASSEMBLE
     generation: int = 0
@@ -95,6 +96,7 @@ class JobState:
     def new(cls, config: JobConfig) -> Self:
         return cls(
             config=config,
+            config_json=to_json(config),
             roster=Roster.empty(nnodes=config.nnodes, nproc_per_node=config.nproc_per_node),
             armed={injection.injection_id: Armed(injection=injection) for injection in config.injections},
         )

@@ -4,13 +4,14 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_never
 
+from sim.rank import SimRank, Slots
+from sim.world import Pipe, World
+
 from deadpool.agent import events
 from deadpool.agent.core import NodeCore
 from deadpool.proto import messages
 from deadpool.proto.messages import RankMessage, RankSet, Slot, SlotKind
 from deadpool.proto.slots import StateId
-from sim.rank import SimRank, Slots
-from sim.world import Pipe, World
 
 if TYPE_CHECKING:
     from sim.supervisor import SimSupervisor
@@ -47,9 +48,7 @@ class SimNode:
         self.up = up = Pipe(self.world, lambda message: self.supervisor.receive(self, up, message), lambda: self._gone(up))
         self.up.held_until_s = self.down.held_until_s = self._cut_until_s
         self.supervisor.links[up] = down
-        hello = messages.Hello(
-            node_id=self.node_id, hint=self.index, host="here", port=1, pid=1, generation=self.core.generation
-        )
+        hello = messages.Hello(node_id=self.node_id, hint=self.index, host="here", port=1, pid=1, generation=self.core.generation)
         self.up.send(hello)
         if not self._beating:
             self._beating = True
@@ -237,5 +236,3 @@ class SimNode:
 
     def everyone(self) -> list[SimRank]:
         return self.supervisor.processes()
-
-

@@ -1,12 +1,12 @@
 """A simulated rank process: the real Member, around it a main thread and a protect thread in virtual time."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, RankOrder, Reform, SlotKind, Source, SourceKind
 from deadpool.proto.slots import StateId, slot_to_write
-from deadpool.trainer_hooks.member import Action, Break, Member, Phase, Recover
+from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
 
 if TYPE_CHECKING:
     from sim.node import SimNode
@@ -88,10 +88,14 @@ class SimRank:
             match action:
                 case Break():
                     self._broken()
+                case Leave():
+                    self.node.process_ends(self, exit_code=137, signal=9)
                 case Recover(order=order):
                     self._recover(order)
-                case _:
+                case messages.RankPrepared() | messages.RankBroken() | messages.RankFailed() | messages.RankFinished():
                     self.node.speak(self, action)
+                case _:
+                    assert_never(action)
 
     def _later(self, low_s: float, high_s: float, action: Any, *arguments: Any) -> None:
         """Goes on with the main thread later, unless it does something else by then."""
@@ -172,7 +176,7 @@ class SimRank:
         if self.alive and self.member is not None:
             actions = self.member.collective_failed(generation, "connection closed by peer")
             self._act(actions)
-            if actions:
+            if actions and self.alive:
                 self._broken()
 
     def _exit(self) -> None:
@@ -194,7 +198,7 @@ class SimRank:
         if sealed in slots:
             self._copied(slots.index(sealed), sealed, member.running)
             return
-        index = slot_to_write([each and each.state for each in slots], member.commit_step)
+        index = slot_to_write([each.state if each is not None else None for each in slots], member.commit_step)
         slots[index] = None
         self._copying = True
         self.world.at(self.world.between(0.01, 0.15), self._copied, index, sealed, member.running)
@@ -222,7 +226,7 @@ class SimRank:
         if holder is None or not holder.alive or holder.core.generation > generation:
             return  # no ack, no commit: the next generation names another holder
         slots = holder.slots(SlotKind.REPLICA, self._member().rank)
-        index = slot_to_write([each and each.state for each in slots], keep_step)
+        index = slot_to_write([each.state if each is not None else None for each in slots], keep_step)
         slots[index] = None
         self.world.at(self.world.between(0.005, 0.1), self._arrived, holder, index, sealed, generation, holders, keep_step)
 
@@ -297,9 +301,7 @@ class SimRank:
             return
         self.content = content
         self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
-        restored = messages.RankRestored(
-            generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0
-        )
+        restored = messages.RankRestored(generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0)
         self.node.speak(self, restored)
         self._resuming = True
         self._go_on(order.resume_step)

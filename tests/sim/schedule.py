@@ -1,16 +1,18 @@
 """One run of the simulation: a job of a few steps, faults at random moments until they stop, then quiet until the end."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
-from deadpool.proto.config import JobConfig, OnExhausted
-from deadpool.supervisor.core import Job
-from deadpool.supervisor.state import Phase
 from sim.node import SimNode
 from sim.rank import SimRank
 from sim.supervisor import SimSupervisor
 from sim.truth import Truth
 from sim.world import World
+
+from deadpool.proto.config import JobConfig, OnExhausted
+from deadpool.supervisor.core import Job
+from deadpool.supervisor.state import Phase
 
 _BOUND_S = 150.0  # faults stop after some seconds; the job must be over by then, whatever happened
 
@@ -51,8 +53,8 @@ class Run:
         self.supervisor = SimSupervisor(world, self.truth, self.config)
         for index in range(nnodes + self.config.spares):
             world.at(world.between(0, 0.5), self._boot, index)
-        moment_s = world.between(0, 4)
-        for _ in range(shape.choice([0, 1, 1, 2, 2, 3, 4, 6])):
+        moment_s = world.between(0.2, 2.5)
+        for _ in range(shape.choice([1, 1, 2, 2, 3, 4, 6])):
             world.at(moment_s, shape.choice(self._faults()))
             moment_s += shape.choice([world.between(0, 0.1), world.between(0, 1.0), world.between(0, 3.0)])
 
@@ -86,8 +88,17 @@ class Run:
 
     # ------------------------------------------------------------ faults
 
-    def _faults(self) -> list[object]:
-        return [self._kill_rank, self._kill_rank, self._kill_node, self._cut, self._drop, self._hiccup, self._freeze, self._suspend]
+    def _faults(self) -> list[Callable[[], None]]:
+        return [
+            self._kill_rank,
+            self._kill_rank,
+            self._kill_node,
+            self._cut,
+            self._drop,
+            self._hiccup,
+            self._freeze,
+            self._suspend,
+        ]
 
     def _kill_rank(self) -> None:
         processes = self.supervisor.processes()
@@ -140,7 +151,7 @@ class Run:
     def _suspend(self) -> None:
         seconds = self.world.between(0.5, 10.0)
         self._log(f"suspend the supervisor for {seconds:.1f} s")
-        self.supervisor.away_until_s = self.world.now_s + seconds
+        self.supervisor.suspend(seconds)
 
     def _any_node(self) -> list[SimNode]:
         """Returns one node, none when there is none yet."""

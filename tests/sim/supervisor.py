@@ -1,15 +1,19 @@
 """The simulated supervisor: the real Job and Silence around a timer and the agents' connections."""
 
+from collections.abc import Callable
+from typing import Any
+
+from sim.node import SimNode
+from sim.rank import SimRank
+from sim.truth import Truth
+from sim.world import Pipe, World
+
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import AgentMessage, Hello, Reform, Stopped
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.events import Event, FromAgent, NodeLost
 from deadpool.supervisor.silence import Silence
-from sim.node import SimNode
-from sim.rank import SimRank
-from sim.truth import Truth
-from sim.world import Pipe, World
 
 
 class SimSupervisor:
@@ -24,7 +28,8 @@ class SimSupervisor:
         self.past: list[tuple[Event | None, float]] = []
         self.exit_code: int | None = None
         self.root_cause = ""
-        self.away_until_s = 0.0  # the supervisor's process is suspended until then
+        self._away_until_s = 0.0  # suspended until then
+        self._queue: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what came meanwhile
         self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
         self._streams: dict[str, Pipe] = {}
         self._event_id = 0
@@ -58,12 +63,27 @@ class SimSupervisor:
         self.truth.lost(node_id)
         self._handle(NodeLost(event_id=self._next_id(), node_id=node_id, reason=reason))
 
-    def _is_away(self, action: object, *arguments: object) -> bool:
-        """A suspended supervisor finds everything in its queue when it is back."""
-        if self.world.now_s >= self.away_until_s:
-            return False
-        self.world.at(self.away_until_s - self.world.now_s, action, *arguments)  # type: ignore[arg-type]
-        return True
+    def suspend(self, seconds: float) -> None:
+        """The supervisor's process gets no time for a while."""
+        if not self._away_until_s:
+            self.world.at(seconds, self._wake)
+        self._away_until_s = max(self._away_until_s, self.world.now_s + seconds)
+
+    def _wake(self) -> None:
+        """It finds everything in its queue, in order."""
+        if self.world.now_s < self._away_until_s:
+            self.world.at(self._away_until_s - self.world.now_s, self._wake)
+            return
+        self._away_until_s = 0.0
+        queue, self._queue = self._queue, []
+        for action, arguments in queue:
+            action(*arguments)
+        self._alarm(self._alarm_s)
+
+    def _is_away(self, action: Callable[..., None], *arguments: Any) -> bool:
+        if self._away_until_s:
+            self._queue.append((action, arguments))
+        return bool(self._away_until_s)
 
     # ------------------------------------------------------------ the core
 
@@ -86,7 +106,7 @@ class SimSupervisor:
             self.world.at(deadline_s - self.world.now_s, self._alarm, deadline_s)
 
     def _alarm(self, at_s: float) -> None:
-        if at_s != self._alarm_s or self._is_away(self._alarm, at_s):
+        if at_s != self._alarm_s or self._away_until_s:
             return
         now_s = self.world.now_s
         if now_s >= self._silence.next_check_s():
@@ -113,7 +133,9 @@ class SimSupervisor:
                 case Quit():
                     self.world.over = True
                 case Note():
-                    self.truth.log.append(f"{self.world.now_s:9.3f} {command.cause}: g{command.generation} {command.event} {command.fields}")
+                    self.truth.log.append(
+                        f"{self.world.now_s:9.3f} {command.cause}: g{command.generation} {command.event} {command.fields}"
+                    )
                 case _:
                     raise AssertionError(command)
         self._check_placement()

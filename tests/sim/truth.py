@@ -91,7 +91,9 @@ class Truth:
         self.check(len(contents) == 1, f"generation {generation} resumes from different states: {groups.resumed}")
         groups.steps[rank] = step
         kept = not self.committed or self.descends(content, self.committed)
-        self.check(kept or self.excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost")
+        self.check(
+            kept or self.excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost"
+        )
         if not kept:
             self.committed = content if self.steps[content] else 0
 
