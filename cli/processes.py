@@ -8,30 +8,36 @@ nothing of a dead node survives.
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def start(command: list[str]) -> int:
-    """Starts the command in a session of its own (a Ctrl-C is the launcher's alone) and returns its pid."""
-    return os.posix_spawnp(
-        command[0],
-        command,
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-        setsid=True,
-        setsigmask=[],
-    )
+def start(command: list[str]) -> subprocess.Popen[bytes]:
+    """Starts the command in a session of its own: a Ctrl-C is the launcher's alone.
+
+    It gets SIGTERM when the launcher dies, from its first moment: our processes ask for that themselves as well, but a launcher
+    may be killed before they have got so far.
+    """
+    launcher = os.getpid()
+
+    def die_with_launcher() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != launcher:
+            os._exit(1)
+
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_launcher)
 
 
 def module_command(module: str) -> list[str]:
@@ -52,10 +58,13 @@ class Children:
 
     def __init__(self) -> None:
         self.started: dict[int, str] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._earlier = children()
 
     def start(self, name: str, command: list[str]) -> None:
-        self.started[start(command)] = name
+        process = start(command)
+        self.started[process.pid] = name
+        self._processes[process.pid] = process
 
     def pid(self, name: str) -> int | None:
         """Returns the pid of the child that was started under that name, None once it is reaped."""
@@ -67,6 +76,7 @@ class Children:
         while (found := _wait_for_any()) is not None:
             pid, exit_code = found
             if pid in self.started:
+                self._processes.pop(pid).returncode = exit_code  # reaped here: subprocess need not look for it
                 ended.append((self.started.pop(pid), exit_code))
         self.kill_orphans()
         return ended

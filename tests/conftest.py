@@ -13,7 +13,15 @@ from launching import Launcher, launching, tagged_pids, until
 _SHM = Path("/dev/shm")
 _TAG = "DEADPOOL_TEST"
 _GONE_WITHIN_S = 5.0
+_E2E_TIMEOUT_S = 180
 _numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole jobs get more time: each imports torch once per node, and the machine may be busy."""
+    for item in items:
+        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT_S))
 
 
 @pytest.fixture(autouse=True)

@@ -61,7 +61,7 @@ class Job:
     def err(self) -> str:
         return (self.folder / "err").read_text(errors="replace")
 
-    def wait(self, timeout_s: float = 50.0) -> Outcome:
+    def wait(self, timeout_s: float = 80.0) -> Outcome:
         """Returns how the job ended; on a timeout the job is stopped and its output is in the error."""
         try:
             self.process.wait(timeout_s)
@@ -118,7 +118,7 @@ class Launcher:
         self.jobs.append(Job(folder, self.runtime, arguments, environment or {}))
         return self.jobs[-1]
 
-    def run(self, *arguments: str, timeout_s: float = 50.0, environment: Mapping[str, str] | None = None) -> Outcome:
+    def run(self, *arguments: str, timeout_s: float = 80.0, environment: Mapping[str, str] | None = None) -> Outcome:
         return self.start(*arguments, environment=environment).wait(timeout_s)
 
 

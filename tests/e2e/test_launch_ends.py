@@ -35,7 +35,7 @@ def script(tmp_path: Path) -> str:
 def started(launcher: Launcher, *arguments: str) -> Job:
     """Returns a job of two nodes of two ranks and a spare, all ranks up."""
     job = launcher.start("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", *arguments)
-    until(lambda: job.out.count("up") == 4, 40, "four ranks are up")
+    until(lambda: job.out.count("up") == 4, 80, "four ranks are up")
     return job
 
 
@@ -61,7 +61,7 @@ def test_a_signal_stops_the_job(launcher: Launcher, script: str, number: signal.
     assert shm(job)
     began_s = time.monotonic()
     job.process.send_signal(number)
-    assert job.wait(20).exit_code == exit_code
+    assert job.wait(40).exit_code == exit_code
     assert_gone(job, began_s)
     assert number.name in job.err
 
@@ -72,7 +72,7 @@ def test_a_second_ctrl_c_does_not_wait(launcher: Launcher, script: str) -> None:
     until(lambda: "SIGINT" in job.err, 10, "the first Ctrl-C is noticed")
     began_s = time.monotonic()
     job.process.send_signal(signal.SIGINT)
-    assert job.wait(20).exit_code == 130
+    assert job.wait(40).exit_code == 130
     assert_gone(job, began_s)
 
 
@@ -93,7 +93,7 @@ def test_kill_9_of_the_supervisor_ends_the_job(launcher: Launcher, script: str) 
     supervisor = json.loads((job.job_folder / "endpoint.json").read_text())["pid"]
     began_s = time.monotonic()
     os.kill(supervisor, signal.SIGKILL)
-    outcome = job.wait(20)
+    outcome = job.wait(40)
     assert outcome.exit_code == 1
     assert "the supervisor was killed (SIGKILL)" in outcome.err
     assert_gone(job, began_s)
@@ -105,7 +105,7 @@ def test_deadpool_stop(launcher: Launcher, script: str) -> None:
     answer = job.ask("stop")
     assert answer.returncode == 0, answer.stderr
     assert not job.job_folder.exists()
-    assert job.wait(20).exit_code == 143
+    assert job.wait(40).exit_code == 143
     assert_gone(job, began_s)
 
 
@@ -114,7 +114,7 @@ def test_a_dead_node_takes_its_processes_and_its_vault_with_it(launcher: Launche
     job = started(launcher, script)
     node = next(each for each in job.status()["nodes"] if each["node_id"] == "node1")
     assert job.ask("inject", "kill-node", str(node["index"])).returncode == 0
-    outcome = job.wait(20)
+    outcome = job.wait(40)
     assert outcome.exit_code == 1
     assert "node1" in outcome.err
     assert not job.pids()

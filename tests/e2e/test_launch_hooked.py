@@ -51,7 +51,7 @@ def test_a_script_that_raises_is_fatal_root_cause_first(launcher: Launcher, tmp_
 def test_status_inject_events_stop(launcher: Launcher) -> None:
     job = launcher.start("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", str(EXAMPLE), "--steps", "100000", *SMALL)
     until((job.job_folder / "endpoint.json").exists, 20, "the supervisor listens")
-    until(lambda: job.status()["commit_step"] > 3, 40, "steps are committed")
+    until(lambda: job.status()["commit_step"] > 3, 80, "steps are committed")
 
     status = job.status()
     assert (status["phase"], status["hooked"], status["world_size"]) == ("run", True, 4)
@@ -81,4 +81,4 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
     assert "recovered in" in job.err
 
     assert job.ask("stop").returncode == 0
-    assert job.wait(20).exit_code == 143
+    assert job.wait(40).exit_code == 143

@@ -118,14 +118,14 @@ def test_strangers_on_every_port_do_a_job_no_harm(launcher: Launcher, tmp_path: 
     script.write_text(MEETING)
     end = tmp_path / "end"
     job = launcher.start("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", str(script), str(end))
-    until(lambda: job.out.count("meeting") == 4, 40, "the ranks meet")
+    until(lambda: job.out.count("meeting") == 4, 80, "the ranks meet")
     ports = listening_ports(job)
     assert len(ports) >= 5  # the supervisor, three agents, the store
     open_ones = [socket.create_connection(("127.0.0.1", port), 5) for port in ports]  # and some who never say a word
     for port in ports:
         disturb(port)
     end.touch()
-    outcome = job.wait(30)
+    outcome = job.wait(60)
     for connection in open_ones:
         connection.close()
     assert outcome.exit_code == 0, outcome.err
