@@ -92,7 +92,8 @@ def train(plan: Plan, out: Path, options: list[str]) -> None:
     for step, _ in guard.run(train_step, until=plan.steps):
         now_s = time.perf_counter()
         times_s[step], last_s = now_s - last_s, now_s
-        guard.protecting = plan.protected(step + 1)
+        if step + 1 < plan.steps:
+            guard.protecting = plan.protected(step + 1)
         if run.rank == 0 and plan.block(step + 1) > plan.block(step):
             print(f"block {plan.block(step) + 1} of {2 * plan.pairs}", file=sys.stderr, flush=True)
     found = {"times_s": times_s, "counters": dataclasses.asdict(guard.counters)}
