@@ -97,8 +97,11 @@ def _gather_single(rank: int, size: int, args: tuple[Any, ...]) -> None:
 
 
 def _scatter_lists(rank: int, size: int, args: tuple[Any, ...]) -> None:
-    """reduce_scatter, scatter: inputs is a list of lists (empty on a rank that is not the root of a scatter)."""
+    """reduce_scatter, scatter: inputs is a list of lists. On a rank that is not a scatter's root it is empty: zeros come."""
     outputs, inputs = tensors_in(args[0]), args[1]
+    if not inputs:
+        for output in outputs:
+            output.data.zero_()
     if inputs and isinstance(inputs[0], torch.Tensor):
         inputs = [inputs]
     for output, chunks in zip(outputs, inputs, strict=False):

@@ -1,0 +1,166 @@
+"""Runs cases of the group tests: forks ranks from one process that has imported torch, orders, plans, and collects losses.
+
+Reads a case per line (JSON) from stdin and answers with a line (JSON). In place of the supervisor it names one step for all.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import groups_rank
+import torch.distributed as dist
+from groups_rank import WORLD
+
+_fork = multiprocessing.get_context("fork")
+
+
+def _serve_store(ready: Connection, alive: Connection) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ready.send(store.port)
+    alive.poll(None)  # until the driver ends
+    os._exit(0)
+
+
+class Driver:
+    def __init__(self, case: dict[str, Any]) -> None:
+        self.case = case
+        self.generation = 1
+        self.orders = 0
+        self.deadline_s = time.monotonic() + case.get("timeout_s", 50)
+        self.ranks: dict[int, BaseProcess] = {}
+        ready, at_store = _fork.Pipe()
+        self.store_process = _fork.Process(target=_serve_store, args=(at_store, at_store))
+        self.store_process.start()
+        self.port = ready.recv()
+        self.ready = ready
+        self.control = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=10))
+        self.random = random.Random(case.get("seed", 0))
+        self.recoveries: list[float] = []
+
+    def start(self, rank: int, *, joiner: bool = False) -> None:
+        case = self.case | {"generation": self.generation}
+        self.ranks[rank] = _fork.Process(target=groups_rank.main, args=(rank, self.port, case, joiner))
+        self.ranks[rank].start()
+
+    def run(self) -> dict[str, Any]:
+        for rank in range(WORLD):
+            self.start(rank)
+        if self.case["break"] == "random":
+            for _ in range(self.case["breaks"]):
+                self.order({"strike": self.random.randrange(WORLD), "after_s": self.random.random() * self.case["within_s"]})
+                self.recover()
+        elif self.case["break"] != "none":
+            self.recover()
+        done, broken = [f"done/{rank}" for rank in range(WORLD)], "broken/{}"
+        while not self.has(done):
+            self.until(lambda: self.has(done) or self.has([broken.format(self.generation)]), "all ranks are done")
+            if self.has([broken.format(self.generation)]):
+                self.recover()
+        self.order({"generation": 0})
+        self.until(lambda: self.has(f"result/{rank}" for rank in range(WORLD)), "all results are here")
+        for process in self.ranks.values():
+            process.join(5)
+        return {
+            "losses": {rank: json.loads(self.control.get(f"result/{rank}")) for rank in range(WORLD)},
+            "exit_codes": [process.exitcode for process in self.ranks.values()],
+            "recoveries_s": self.recoveries,
+            "generation": self.generation,
+        }
+
+    def recover(self) -> None:
+        """Waits for a failure, then orders new generations until one of them is open on all ranks."""
+        kind = self.case["break"]
+        lost = self.case["who"][0] if kind in ("kill", "stop") and not self.recoveries else None
+        if lost is not None:
+            pid = self.ranks[lost].pid
+            assert pid is not None
+            self.until(lambda: _state(pid) in ("Z", "T"), f"rank {lost} is dead or stopped")
+            if kind == "stop":
+                time.sleep(0.1)  # let the others run into it; nothing waits for this
+        else:
+            self.until(lambda: self.has([f"broken/{self.generation}"]), "a rank reports the break")
+        began_s = time.monotonic()
+        while True:
+            self.generation += 1
+            self.order({"generation": self.generation})
+            if lost is not None:
+                self.ranks[lost].kill()
+                self.ranks[lost].join()
+                self.start(lost, joiner=True)
+                lost = None
+            prepared = [f"prepared/{self.generation}/{rank}" for rank in range(WORLD)]
+            self.until(lambda keys=prepared: self.has(keys), "all ranks are prepared")  # type: ignore[misc]
+            live = [step for step in (int(self.control.get(key)) for key in prepared) if step >= 0]
+            self.control.set(f"plan/{self.generation}", str(min(live)))
+            reformed = [f"reformed/{self.generation}/{rank}" for rank in range(WORLD)]
+            broken = [f"broken/{self.generation}"]
+            self.until(lambda a=reformed, b=broken: self.has(a) or self.has(b), "all ranks have reformed")  # type: ignore[misc]
+            if self.has(reformed):
+                break
+        self.recoveries.append(time.monotonic() - began_s)
+
+    def order(self, order: dict[str, Any]) -> None:
+        self.control.set(f"order/{self.orders}", json.dumps(order))
+        self.orders += 1
+
+    def has(self, keys: Any) -> bool:
+        return self.control.check(list(keys))
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        while not condition():
+            if time.monotonic() > self.deadline_s:
+                for process in self.ranks.values():
+                    if process.is_alive() and process.pid is not None:
+                        os.kill(process.pid, signal.SIGUSR1)  # stacks to stderr
+                time.sleep(0.5)
+                raise TimeoutError(f"generation {self.generation}: not in time: {what}")
+            died = [rank for rank, process in self.ranks.items() if process.exitcode not in (None, 0)]
+            if died and not (self.case["break"] == "kill" and died == self.case["who"]):
+                raise RuntimeError(f"ranks {died} died while waiting until {what}")
+            time.sleep(0.002)
+
+    def end(self) -> None:
+        for process in self.ranks.values():
+            process.kill()
+            process.join()
+        self.ready.close()
+        self.store_process.kill()
+        self.store_process.join()
+
+
+def _state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def _logs(folder: str) -> str:
+    return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')}" for path in sorted(Path(folder).glob("log-*")))
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # ranks print to stderr
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        driver = Driver(json.loads(line))
+        try:
+            answer = driver.run()
+        except (TimeoutError, RuntimeError) as error:
+            answer = {"error": f"{error}\n{_logs(driver.case['folder'])}"}
+        finally:
+            driver.end()
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
