@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from deadpool.agent.environment import STANDIN, rank_environment, store_environment
+from deadpool.agent.environment import STANDIN
 from deadpool.agent.events import (
     Command,
     Configure,
@@ -34,9 +34,10 @@ from deadpool.agent.events import (
     Tell,
 )
 from deadpool.agent.injections import KILL_NODE, Injections
+from deadpool.agent.roles import joining_role, starting_role
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig, from_json
-from deadpool.proto.messages import NO_STEP, Assign, InjectionDue, LaunchFailed, Placement, Quiesce, RankExited, Role, StartRanks
+from deadpool.proto.messages import NO_STEP, Assign, InjectionDue, LaunchFailed, Quiesce, RankExited, Role, StartRanks
 
 REFILL_DELAY_S = 5.0  # a recovery that takes longer gets its competition for the CPU after all
 STANDIN_FAILURES_MAX = 3  # in a row: the script does not reach join() here
@@ -216,9 +217,8 @@ class NodeCore:
         self._last_exits.clear()
         yield DropSnapshots()
         for placement in order.placements:
-            environment = self._rank_environment(order, placement) | store_environment(order.store_host, order.store_port)
-            role = self._role(order, placement, environment)
-            yield self._start(placement.rank, role, environment)
+            role = starting_role(self._job(), order, placement)
+            yield self._start(placement.rank, role, role.environment)
 
     def _assign(self, order: Assign, now_s: float) -> Iterator[Command]:
         if self._problem:
@@ -230,7 +230,7 @@ class NodeCore:
         for placement in order.placements:
             if placement.rank in live:
                 continue  # a joiner of an earlier attempt: it has been told of this generation by Quiesce
-            role = self._role(order, placement, self._rank_environment(order, placement))
+            role = joining_role(self._job(), order, placement)
             process = max(
                 (each for each in self.processes.values() if each.waits), key=lambda each: each.registered, default=None
             )
@@ -243,30 +243,9 @@ class NodeCore:
             if process.registered:
                 yield Tell(process=process.number, order=role)
 
-    def _rank_environment(self, order: StartRanks | Assign, placement: Placement) -> dict[str, str]:
+    def _job(self) -> JobConfig:
         assert self.config is not None, "no order comes before Welcome"
-        return rank_environment(
-            self.config,
-            placement,
-            world_size=order.world_size,
-            master_node_count=order.master_node_count,
-            restart_count=order.restart_count,
-        )
-
-    def _role(self, order: StartRanks | Assign, placement: Placement, environment: dict[str, str]) -> Role:
-        joiner = isinstance(order, Assign)
-        return Role(
-            generation=order.generation,
-            rank=placement.rank,
-            local_rank=placement.local_rank,
-            world_size=order.world_size,
-            muted=joiner,
-            store_host="" if isinstance(order, Assign) else order.store_host,
-            store_port=0 if isinstance(order, Assign) else order.store_port,
-            hint_step=order.hint_step if isinstance(order, Assign) else NO_STEP,
-            placement=placement,
-            environment=environment,
-        )
+        return self.config
 
     def _start(self, rank: int | None, role: Role | None, environment: dict[str, str]) -> StartProcess:
         number = self._next_number

@@ -16,6 +16,7 @@ _READ_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 14
 _QUEUED_MAX = 4096
 _TAIL_LINES = 20
+_PIPE_BUF = 4096
 
 
 class Writer:
@@ -142,8 +143,17 @@ class RankLog:
 
     def _lines(self, console_fd: int, lines: list[bytes]) -> None:
         self._tail += lines
-        if self._prefix:
-            self._logs.console.write(console_fd, b"".join(b"%b%b\n" % (self._prefix, line) for line in lines))
+        if not self._prefix:
+            return
+        piece = b""
+        for line in lines:  # pieces that a pipe takes whole: several agents write to the same console
+            line = b"%b%b\n" % (self._prefix, line)
+            if piece and len(piece) + len(line) > _PIPE_BUF:
+                self._logs.console.write(console_fd, piece)
+                piece = b""
+            piece += line
+        if piece:
+            self._logs.console.write(console_fd, piece)
 
     def _end(self, read_fd: int) -> None:
         asyncio.get_running_loop().remove_reader(read_fd)

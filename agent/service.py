@@ -12,7 +12,7 @@ import grpc.aio
 
 from deadpool.proto import rank_agent_pb2 as pb
 from deadpool.proto.convert import decode_rank_message, encode_rank_order
-from deadpool.proto.errors import ConfigError
+from deadpool.proto.errors import ConfigError, ProtocolError
 from deadpool.proto.messages import RankMessage, RankOrder, Register
 from deadpool.proto.rank_agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from deadpool.proto.secret import TOKEN_KEY, token_matches
@@ -42,7 +42,11 @@ class RankService(AgentServicer):
         shown = dict(context.invocation_metadata() or ()).get(TOKEN_KEY)
         if not token_matches(self._token, shown):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
-        first = decode_rank_message(await anext(requests))
+        try:
+            first = decode_rank_message(await anext(requests, pb.RankMessage()))
+        except ProtocolError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return
         if not isinstance(first, Register):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "Register comes first")
             return

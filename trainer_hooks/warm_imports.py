@@ -52,7 +52,7 @@ def import_ahead(script: Path) -> list[str]:
 
 
 def _import(module: str, names: tuple[str, ...]) -> Iterator[str]:
-    if module.partition(".")[0] == "deadpool":
+    if module == "deadpool":
         module, names = _HOOKS, ()
     try:
         loaded = importlib.import_module(module)

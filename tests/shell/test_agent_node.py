@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+from agents import RANK_SIDE, TIMEOUT_S, node_of
 from launching import until
-from supervising import RANK_SIDE, TIMEOUT_S, node_of
 
 from deadpool.proto.convert import encode_rank_message
 from deadpool.proto.messages import (

@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import psutil
+from agents import RANK_SIDE, node_of, placement
 from launching import until
-from supervising import RANK_SIDE, node_of, placement
 
 from deadpool.proto.messages import (
     Beat,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from supervising import Node, node_of
+from agents import Node, node_of
 
 from deadpool.proto.config import Entry
 from deadpool.proto.messages import LaunchFailed, RankExited
