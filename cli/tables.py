@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -50,30 +51,34 @@ def _headline(status: JobStatus) -> Text:
 
 
 def _nodes(status: JobStatus) -> Table:
-    table = Table("node", "role", "ranks (pid, step)", "last beat", "cpu", "memory", "shm free", "stand-ins")
+    table = Table("node", "role", box=box.SIMPLE_HEAD)
+    for name in ("rank", "pid", "step", "beat", "cpu", "memory", "shm free", "warm"):
+        table.add_column(name, justify="right")
     for node in sorted(status.nodes, key=lambda node: (node.role == "lost", node.index)):
         table.add_row(*_node_row(node), style="dim" if node.role == "lost" else None)
     return table
 
 
 def _node_row(node: NodeStatus) -> tuple[str, ...]:
-    ranks = ", ".join(f"{rank.rank} ({rank.pid}, {_step(rank.step)})" for rank in node.ranks)
+    """Returns the node's cells; those of its ranks have a line for each."""
+    ranks = ["\n".join(each) for each in zip(*[(str(r.rank), str(r.pid), _step(r.step)) for r in node.ranks], strict=True)]
+    cells = (node.node_id, node.role, *(ranks or [""] * 3))
     if node.role == "lost":
-        return (node.node_id, node.role, ranks, *[""] * 5)
+        return cells
     return (
-        node.node_id, node.role, ranks, f"{node.beat_age_s:.1f} s ago", f"{node.cpu_share:.0%}", f"{node.memory_share:.0%}",
+        *cells, f"{node.beat_age_s:.1f} s", f"{node.cpu_share:.0%}", f"{node.memory_share:.0%}",
         f"{node.shm_free_bytes / (1 << 30):.1f} GiB", str(node.standins_ready),
     )  # fmt: skip
 
 
 def _recoveries(recoveries: tuple[RecoveryRecord, ...]) -> Table:
-    table = Table("g", "cause", "class", "node", "ranks", "spare", "resumed at", "again", *_PHASES, "total", title="recoveries")
+    table = Table("g", "recovery", "total", box=box.SIMPLE_HEAD)
     for each in recoveries:
-        phases = [f"{getattr(each.phases_s, phase):.3f}" for phase in _PHASES]
-        table.add_row(
-            str(each.generation), each.cause, each.failure_class, each.node, " ".join(map(str, each.ranks)), each.spare,
-            _step(each.resume_step), str(each.steps_reexecuted), *phases, f"{each.total_s:.3f} s",
-        )  # fmt: skip
+        ranks = f"rank{'' if len(each.ranks) == 1 else 's'} {', '.join(map(str, each.ranks))}"
+        place = f"spare {each.spare} took {ranks}" if each.spare else f"{ranks} back in place"
+        phases = "  ".join(f"{phase}\N{NO-BREAK SPACE}{getattr(each.phases_s, phase):.3f}" for phase in _PHASES)
+        what = f"{each.failure_class}: {each.cause}\n{place}, resumed at step {_step(each.resume_step)}"
+        table.add_row(str(each.generation), f"{what}, {each.steps_reexecuted} again\n{phases}", f"{each.total_s:.3f} s")
     return table
 
 
