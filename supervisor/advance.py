@@ -336,7 +336,7 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
         if state.commit_step == NO_STEP:
             begin_afresh(state, f"nothing was committed yet: {why}", now_s=now_s)
         else:
-            reason = f"{'; '.join(story.causes)}; step {state.commit_step} was committed, but there is {why}"
+            reason = f"{'; '.join(story.causes)}; step {state.commit_step} was committed, but {why}"
             state.end(1, reason, now_s=now_s, details=story.first.details)
         return
     if state.commit_step > state.fruitful_step:

@@ -79,12 +79,12 @@ def event_line(event: Event, *, now_s: float) -> str:
         fields = {"event_id": event.event_id, "node_id": event.node_id, "message": message}
     else:
         fields = dataclasses.asdict(event)
-    return json.dumps({"now_s": now_s, "event": {"kind": type(event).__name__, **fields}}, separators=(",", ":"))
+    return json.dumps({"now_s": now_s, "event": {"type": type(event).__name__, **fields}}, separators=(",", ":"))
 
 
 def parse_event(fields: dict[str, Any]) -> Event:
     """Returns the event that `event_line` wrote."""
-    kind = _KINDS[fields.pop("kind")]
+    kind = _KINDS[fields.pop("type")]
     if kind is FromAgent:
         wire = json_format.ParseDict(fields["message"], agent_supervisor_pb2.AgentMessage())
         fields["message"] = convert.decode_agent_message(wire)

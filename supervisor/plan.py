@@ -99,7 +99,8 @@ def plan_recovery(
             closest = (step, missing)
     if closest is None:
         return None, "no rank holds any state"
-    return None, f"no source of step {closest[0]} for rank {', '.join(map(str, closest[1]))}, and none better of another step"
+    missing_ranks = ", ".join(map(str, closest[1]))
+    return None, f"there is no source of step {closest[0]} for rank {missing_ranks}, and it is no better at other steps"
 
 
 def _peers(slot: Slot, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint]) -> tuple[Peer, ...]:

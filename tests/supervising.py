@@ -1,247 +1,193 @@
-"""Real agents for tests, under a supervisor that only listens and sends what the test says; and the rank's side of a script."""
+"""A scene for tests of the supervisor's core: the test plays the agents and reads the orders."""
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-import grpc
-from launching import until
+from deadpool.proto import messages
+from deadpool.proto.config import JobConfig
+from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
+from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
+from deadpool.supervisor.core import Job
+from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.state import Phase
 
-from deadpool.proto import agent_supervisor_pb2 as pb
-from deadpool.proto.agent_supervisor_pb2_grpc import SupervisorServicer, add_SupervisorServicer_to_server
-from deadpool.proto.config import Entry, JobConfig, to_json
-from deadpool.proto.convert import decode_agent_message, encode_order
-from deadpool.proto.messages import (
-    AgentMessage,
-    Assign,
-    Beat,
-    Hello,
-    Order,
-    Placement,
-    RankExited,
-    StartRanks,
-    Stop,
-    Stopped,
-    Welcome,
-)
-from deadpool.proto.secret import TOKEN_KEY, make_token, token_matches, write_private
+OrderKind = TypeVar("OrderKind", bound=Order)
 
-M = TypeVar("M")
-TIMEOUT_S = 20.0
-
-# The rank's side, for scripts: `speak(message)` and `hear(kind)` over the agent's socket.
-RANK_SIDE = """
-import os, queue, sys, time
-from pathlib import Path
-import grpc
-from deadpool.proto import messages as m
-from deadpool.proto.call_record import CallRecord, Head, record_path
-from deadpool.proto.convert import decode_rank_order, encode_rank_message
-from deadpool.proto.rank_agent_pb2_grpc import AgentStub
-from deadpool.proto.secret import TOKEN_KEY, read_private
-
-_outbox = queue.Queue()
-token = read_private(Path(os.environ["DEADPOOL_JOB_DIR"], "token"))
-_channel = grpc.insecure_channel("unix:" + os.environ["DEADPOOL_SOCKET"])
-_stream = AgentStub(_channel).Serve(iter(_outbox.get, None), metadata=((TOKEN_KEY, token),))
-
-def speak(message):
-    _outbox.put(encode_rank_message(message))
-
-def hear(kind):
-    order = decode_rank_order(next(_stream))
-    assert isinstance(order, kind), order
-    return order
-
-def record(rank, **head):
-    CallRecord(record_path(Path(os.environ["DEADPOOL_VAULT_DIR"]), rank), create=True).write_head(m_head(**head))
-
-def m_head(**head):
-    return Head(pid=os.getpid(), **head)
-
-speak(m.Register(pid=os.getpid()))
-"""
+CONFIG = JobConfig(job_id="test", nnodes=2, nproc_per_node=2, spares=1, command=("train.py",), python="python", log_dir="logs")
 
 
-class Supervisor(SupervisorServicer):
-    """Answers each Hello with Welcome. `send` and `expect` speak for one agent, by its node's name."""
+class Scene:
+    """`now_s` moves only when the test moves it. `commands`: all so far; `took(...)` reads orders once."""
 
-    def __init__(self, config: JobConfig, token: str) -> None:
-        self._config = config
-        self._token = token
-        self._orders: dict[str, queue.Queue[Order | None]] = {}
-        self._received: dict[str, queue.Queue[AgentMessage]] = {}
-        self.generation = 0
-        self._server = grpc.server(ThreadPoolExecutor(16))
-        add_SupervisorServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port("127.0.0.1:0")
-        self.endpoint = f"127.0.0.1:{port}"
-        self._server.start()
+    def __init__(self, **options: Any) -> None:
+        self.config = replace(CONFIG, **options)
+        self.job = Job(self.config)
+        self.state = self.job.state
+        self.now_s = 100.0
+        self.commands: list[Command] = []
+        self.past: list[tuple[Event | None, float]] = []
+        self._event_id = 0
+        self._read = 0
 
-    def Attend(self, requests: Iterator[pb.AgentMessage], context: grpc.ServicerContext) -> Iterator[pb.Order]:
-        if not token_matches(self._token, dict(context.invocation_metadata()).get(TOKEN_KEY)):
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "token")
-        hello = decode_agent_message(next(requests))
-        assert isinstance(hello, Hello)
-        orders = self._orders[hello.node_id] = queue.Queue()
-        received = self._received.setdefault(hello.node_id, queue.Queue())
-        received.put(hello)
-        orders.put(Welcome(config_json=to_json(self._config), generation=self.generation))
+    # ------------------------------------------------------------ what happens
 
-        def read() -> None:
-            try:
-                for wire in requests:
-                    received.put(decode_agent_message(wire))
-            except grpc.RpcError:
-                pass  # the agent was killed
-            finally:
-                orders.put(None)
+    def say(self, node: int, *said: AgentMessage) -> None:
+        for message in said:
+            self._do(FromAgent(event_id=self._next_id(), node_id=f"node{node}", message=message))
 
-        with ThreadPoolExecutor(1) as reader:
-            reader.submit(read)
-            while (order := orders.get()) is not None:
-                yield encode_order(order)
+    def hello(self, node: int) -> None:
+        self.say(node, messages.Hello(node_id=f"node{node}", hint=node, host="h", port=node, pid=1, generation=0))
 
-    def send(self, order: Order, node_id: str = "node0") -> None:
-        until(lambda: node_id in self._orders, TIMEOUT_S, f"{node_id} has come")
-        self._orders[node_id].put(order)
+    def lose(self, node: int, reason: str = "its stream was closed") -> None:
+        self._do(NodeLost(event_id=self._next_id(), node_id=f"node{node}", reason=reason))
 
-    def expect(
-        self,
-        kind: type[M],
-        matching: Callable[[M], bool] = lambda _: True,
-        *,
-        node_id: str = "node0",
-        timeout_s: float = TIMEOUT_S,
-    ) -> M:
-        """Returns the next such message; Hello and beats are passed over, anything else in between is an error."""
-        while True:
-            message = self.expect_any(Hello, Beat, kind, node_id=node_id, timeout_s=timeout_s)
-            if isinstance(message, kind) and matching(message):
-                return message
+    def stop(self, exit_code: int = 143) -> None:
+        self._do(StopRequested(event_id=self._next_id(), reason="SIGTERM received", exit_code=exit_code))
 
-    def expect_any(self, *kinds: type, node_id: str = "node0", timeout_s: float = TIMEOUT_S) -> object:
-        """Returns the next message, which must be one of these, but passes over Hello and beats that are not asked for."""
-        until(lambda: node_id in self._received, timeout_s, f"{node_id} has come")
-        while True:
-            try:
-                message = self._received[node_id].get(timeout=timeout_s)
-            except queue.Empty:
-                raise AssertionError(f"none of {kinds} within {timeout_s} s") from None
-            if isinstance(message, kinds):
-                return message
-            assert isinstance(message, Hello | Beat), message
+    def inject(self, kind: str, target: int, step: int = NO_STEP) -> str:
+        event_id = self._next_id()
+        self._do(InjectRequested(event_id=event_id, kind=kind, target=target, step=step))
+        answer = self.commands[-1]
+        assert isinstance(answer, Answer)
+        assert answer.event_id == event_id
+        return answer.error
 
-    def close(self) -> None:
-        for orders in self._orders.values():
-            orders.put(None)
-        self._server.stop(0).wait()
+    def wait(self, seconds: float) -> None:
+        """Time passes; every deadline on the way is met in order."""
+        end_s = self.now_s + seconds
+        while (at_s := self.job.next_deadline_s()) is not None and at_s <= end_s:
+            self.now_s = max(self.now_s, at_s)
+            self.past.append((None, self.now_s))
+            self.commands += self.job.tick(now_s=self.now_s)
+        self.now_s = end_s
 
+    # ------------------------------------------------------------ what is said often
 
-class Node:
-    """A job's folder, a supervisor, and the agents that the test starts."""
+    def start(self, *, hooked: bool = True, commit_step: int = NO_STEP) -> None:
+        """All nodes come, the store opens, the ranks begin; `commit_step` is known to all."""
+        for node in range(self.config.nnodes + self.config.spares):
+            self.hello(node)
+        assert self.took(messages.OpenStore)
+        self.say(0, messages.StoreOpened(generation=1, host="h", port=7))
+        assert len(self.took(messages.StartRanks)) == self.config.nnodes
+        for rank in range(self.config.world_size) if hooked else ():
+            self.say(self.home(rank), messages.RankJoined(generation=1, rank=rank, pid=1000 + rank))
+        self.beat(step=commit_step, commit_step=commit_step)
+        assert self.state.phase is Phase.RUN
 
-    def __init__(self, folder: Path, script: str, *, arguments: tuple[str, ...] = (), **config: Any) -> None:
-        self.folder = folder
-        self.job_dir = folder / "job"
-        self.job_dir.mkdir(mode=0o700)
-        self.log_dir = folder / "logs"
-        self.script = folder / "script.py"
-        self.script.write_text(textwrap.dedent(script))
-        settings: dict[str, Any] = {
-            "job_id": f"t{os.getpid()}-{folder.name}", "nnodes": 1, "nproc_per_node": 1, "python": sys.executable,
-            "command": (str(self.script), *arguments), "log_dir": str(self.log_dir), "heartbeat_interval_s": 0.1,
-            "entry": Entry.SCRIPT,
-        }  # fmt: skip
-        self.config = JobConfig(**settings | config)
-        self.token = make_token()
-        write_private(self.job_dir / "token", self.token)
-        self.new_supervisor()
-        self.agents: list[subprocess.Popen[str]] = []
+    def beat(self, *, step: int, commit_step: int = NO_STEP, nodes: Sequence[int] = ()) -> None:
+        for node in nodes or range(len(self.state.roster.nodes)):
+            ranks = self.state.roster.of_node(f"node{node}")
+            progress = tuple(
+                messages.RankProgress(
+                    rank=rank.rank, pid=rank.pid or 1000 + rank.rank, step=step, commit_step=commit_step, steps_done=step,
+                    exposed_stall_s=0.5,
+                )
+                for rank in ranks if rank.present
+            )  # fmt: skip
+            self.say(node, messages.Beat(generation=self.state.generation, ranks=progress))
 
-    def new_supervisor(self) -> None:
-        """Starts one, after the first one's end again; agents find it by endpoint.json."""
-        self.supervisor = Supervisor(self.config, self.token)
-        self.expect = self.supervisor.expect
-        self.send = self.supervisor.send
-        endpoint = {"job_id": self.config.job_id, "endpoint": self.supervisor.endpoint, "pid": os.getpid()}
-        write_private(self.job_dir / "endpoint.json", json.dumps(endpoint))
-
-    def vault(self, node_id: str = "node0") -> Path:
-        return Path("/dev/shm", f"deadpool-{self.config.job_id}-{node_id}")
-
-    def start_agent(self, node_id: str = "node0", hint: int = 0, *more: str) -> subprocess.Popen[str]:
-        agent = subprocess.Popen(
-            [
-                sys.executable, "-P", "-m", "deadpool.agent.main", "--job-dir", str(self.job_dir), "--node-id", node_id,
-                "--hint", str(hint), *more,
-            ],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
-        )  # fmt: skip
-        self.agents.append(agent)
-        return agent
-
-    def start_ranks(self, *ranks: int, generation: int = 1, port: int = 1, restart_count: int = 0) -> None:
-        self.send(
-            StartRanks(
-                generation=generation,
-                world_size=self.config.world_size,
-                placements=tuple(placement(rank) for rank in ranks),
-                store_host="127.0.0.1",
-                store_port=port,
-                master_node_count=self.config.nnodes,
-                restart_count=restart_count,
-            )
+    def exits(self, rank: int, exit_code: int, *, signal: int = 0, **fields: Any) -> None:
+        known = self.state.roster.ranks[rank]
+        generation = fields.pop("generation", self.state.generation)
+        exited = messages.RankExited(
+            generation=generation, rank=rank, pid=fields.pop("pid", known.pid), exit_code=exit_code, signal=signal, **fields
         )
+        self.say(self.home(rank), exited)
 
-    def assign(self, *ranks: int, generation: int, hint_step: int = 7) -> None:
-        self.send(
-            Assign(
-                generation=generation,
-                world_size=self.config.world_size,
-                placements=tuple(placement(rank) for rank in ranks),
-                hint_step=hint_step,
-                master_node_count=self.config.nnodes,
-                restart_count=0,
+    def killed(self, rank: int, **fields: Any) -> None:
+        self.exits(rank, 137, signal=9, **fields)
+
+    def prepare(self, *ranks: int, live_step: int = NO_STEP, commit_step: int = NO_STEP, live_generation: int = 1) -> None:
+        for rank in ranks:
+            prepared = messages.RankPrepared(
+                generation=self.state.generation,
+                rank=rank,
+                live_generation=live_generation if live_step != NO_STEP else 0,
+                live_step=live_step,
+                commit_step=commit_step,
             )
-        )
+            self.say(self.home(rank), prepared)
 
-    def stop(self, node_id: str = "node0", grace_s: float = 2.0) -> None:
-        self.send(Stop(reason="the test is over", grace_s=grace_s), node_id)
-        while not isinstance(self.supervisor.expect_any(Stopped, RankExited, node_id=node_id), Stopped):
-            pass
+    def report(self, node: int, *slots: Slot) -> None:
+        self.say(node, messages.VaultReport(generation=self.state.generation, slots=slots))
 
-    def log(self, name: str, node_id: str = "node0") -> str:
-        path = self.log_dir / node_id / name
-        return path.read_text() if path.exists() else ""
+    def open_store(self) -> None:
+        """The node that was asked last opens its store."""
+        asked = [each for each in self.commands if isinstance(each, SendOrder) and isinstance(each.order, messages.OpenStore)]
+        opened = messages.StoreOpened(generation=self.state.generation, host="h", port=8)
+        self.say(int(asked[-1].node_id.removeprefix("node")), opened)
 
-    def close(self) -> None:
-        for agent in self.agents:
-            if agent.poll() is None:
-                agent.send_signal(signal.SIGTERM)
-        for agent in self.agents:
-            out, err = agent.communicate(timeout=TIMEOUT_S)
-            print(f"--- agent's stdout\n{out}\n--- agent's stderr\n{err}")
-        self.supervisor.close()
+    def bring_up(self, step: int) -> None:
+        """Every rank reforms, restores and resumes."""
+        generation = self.state.generation
+        for rank in range(self.config.world_size):
+            home = self.home(rank)
+            self.say(home, messages.RankReformed(generation=generation, rank=rank))
+            self.say(home, messages.RankRestored(generation=generation, rank=rank, step=step, bytes_restored=0))
+            at_ns = int(self.now_s * 1e9)
+            self.say(home, messages.RankResumed(generation=generation, rank=rank, step=step + 1, at_ns=at_ns))
+
+    def recover(self, *, step: int, survivors: Sequence[int], joiners: Sequence[int], generation: int = 1) -> messages.Reform:
+        """From Quiesce to the plan, all on a committed step made in `generation`; returns one of the plan's orders."""
+        self.open_store()
+        self.prepare(*survivors, live_step=step, commit_step=step, live_generation=generation)
+        self.prepare(*joiners)
+        for node in self.state.roster.live():
+            self.report(node.index, *self.vault(node.index, step, generation))
+        return self.took(messages.Reform)[-1][1]
+
+    def vault(self, node: int, step: int, generation: int = 1) -> list[Slot]:
+        """Returns what a node of the first start holds: its ranks' snapshots, its neighbour's replicas; a spare holds nothing."""
+        if node >= self.config.nnodes:
+            return []
+        nproc = self.config.nproc_per_node
+        own, other = node, (node - 1) % self.config.nnodes
+        held = [snapshot(own * nproc + local, step, generation) for local in range(nproc)]
+        return held + [replica(other * nproc + local, step, generation) for local in range(nproc)]
+
+    # ------------------------------------------------------------ what came out
+
+    def home(self, rank: int) -> int:
+        return int(self.state.roster.ranks[rank].node_id.removeprefix("node"))
+
+    def took(self, kind: type[OrderKind]) -> list[tuple[int, OrderKind]]:
+        """Returns (node, order) for each order of that kind since the last call of `took`, `forget` or of the scene's start."""
+        found: list[tuple[int, OrderKind]] = [
+            (int(each.node_id.removeprefix("node")), each.order)
+            for each in self.commands[self._read :]
+            if isinstance(each, SendOrder) and isinstance(each.order, kind)
+        ]
+        return found
+
+    def forget(self) -> None:
+        """Orders so far are not looked at any more."""
+        self._read = len(self.commands)
+
+    def notes(self, event: str) -> list[Note]:
+        return [each for each in self.commands if isinstance(each, Note) and each.event == event]
+
+    def end(self) -> EndJob:
+        (end,) = [each for each in self.commands if isinstance(each, EndJob)]
+        return end
+
+    def has_quit(self) -> bool:
+        return any(isinstance(each, Quit) for each in self.commands)
+
+    def _do(self, event: Event) -> None:
+        self.past.append((event, self.now_s))
+        self.commands += self.job.handle(event, now_s=self.now_s)
+
+    def _next_id(self) -> int:
+        self._event_id += 1
+        return self._event_id
 
 
-def placement(rank: int, node_id: str = "node0") -> Placement:
-    return Placement(rank=rank, local_rank=rank, node_id=node_id, node_rank=0)
+def snapshot(rank: int, step: int, generation: int = 1) -> Slot:
+    return Slot(kind=SlotKind.SNAPSHOT, rank=rank, generation=generation, step=step)
 
 
-@contextmanager
-def node_of(folder: Path, script: str, **config: Any) -> Iterator[Node]:
-    node = Node(folder, script, **config)
-    try:
-        yield node
-    finally:
-        node.close()
+def replica(rank: int, step: int, generation: int = 1, peers: Sequence[Sequence[int]] = ()) -> Slot:
+    sets = tuple(messages.RankSet(ranks=tuple(each)) for each in peers)
+    return Slot(kind=SlotKind.REPLICA, rank=rank, generation=generation, step=step, peer_sets=sets)

@@ -1,0 +1,447 @@
+"""Recoveries as short stories: what the agents say, what they are told to do."""
+
+import pytest
+from supervising import Scene, snapshot
+
+from deadpool.proto import messages
+from deadpool.proto.config import OnExhausted
+from deadpool.proto.messages import NO_STEP, SourceKind
+from deadpool.supervisor.state import Phase
+
+
+def test_killed_rank_comes_back_on_its_node_from_its_own_vault() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.killed(3, step=5, commit_step=4)
+    assert [node for node, _ in scene.took(messages.Quiesce)] == [0, 1, 2]
+    ((node, assign),) = scene.took(messages.Assign)
+    assert (node, [placement.rank for placement in assign.placements]) == (1, [3])
+
+    scene.now_s += 0.4
+    plan = scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    assert plan.resume_step == 5
+    kinds = {source.rank: source.kind for _, order in scene.took(messages.Reform) for source in order.sources}
+    assert kinds == {0: SourceKind.LIVE, 1: SourceKind.LIVE, 2: SourceKind.LIVE, 3: SourceKind.VAULT}
+
+    scene.now_s += 0.1
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert scene.state.phase is Phase.RUN
+    assert (record.failure_class, record.ranks, record.spare, record.resume_step) == ("transient", (3,), "", 5)
+    assert record.steps_reexecuted == 1
+    assert record.survivors_kept_processes
+    assert record.committed_steps_lost == 0
+    assert record.phases_s.quiesce == pytest.approx(0.4)
+    assert record.total_s == pytest.approx(0.5)
+
+
+def test_lost_node_is_replaced_by_the_spare_from_replicas() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.lose(1)
+    ((node, assign),) = scene.took(messages.Assign)
+    assert (node, [placement.rank for placement in assign.placements]) == (2, [2, 3])
+    assert [node for node, _ in scene.took(messages.Quiesce)] == [0, 2]
+    scene.recover(step=4, survivors=[0, 1], joiners=[2, 3])
+    sources = {source.rank: source for _, order in scene.took(messages.Reform) for source in order.sources}
+    assert sources[2].kind is sources[3].kind is SourceKind.REPLICA
+    assert sources[2].endpoint is not None
+    assert sources[2].endpoint.node_id == "node0"
+    scene.bring_up(4)
+    (record,) = scene.state.records
+    assert (record.failure_class, record.node, record.ranks, record.spare) == ("permanent", "node1", (2, 3), "node2")
+
+
+def test_new_member_keeps_a_stand_in_and_holds_replicas() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.lose(1)
+    assert scene.took(messages.WarmUp) == [(2, messages.WarmUp(standins=1))]
+    plan = scene.recover(step=4, survivors=[0, 1], joiners=[2, 3])
+    holders = {p.rank: [h.node_id for h in p.holders] for _, o in scene.took(messages.Reform) for p in o.placements}
+    assert holders == {0: ["node2"], 1: ["node2"], 2: ["node0"], 3: ["node0"]}
+    assert plan.commit_step == 4
+
+
+def test_rank_then_node_in_one_run_are_two_recoveries() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    scene.bring_up(5)
+    scene.forget()
+    scene.lose(0)
+    scene.open_store()
+    scene.prepare(2, 3, live_step=8, commit_step=8, live_generation=2)
+    scene.prepare(0, 1)
+    scene.report(1, *[each for rank in range(4) for each in _both(rank, 8, 2)])
+    scene.report(2)
+    ((_, plan), _) = scene.took(messages.Reform)
+    assert plan.resume_step == 8
+    scene.bring_up(8)
+    assert [record.generation for record in scene.state.records] == [2, 3]
+    assert scene.state.generation == 3
+
+
+def _both(rank: int, step: int, generation: int) -> list[messages.Slot]:
+    kind = messages.SlotKind.SNAPSHOT if rank >= 2 else messages.SlotKind.REPLICA
+    return [messages.Slot(kind=kind, rank=rank, generation=generation, step=step)]
+
+
+def test_second_failure_during_recovery_starts_over_from_the_same_state() -> None:
+    scene = Scene(spares=2)
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, 1, 2, live_step=5, commit_step=4)
+    scene.forget()
+    scene.lose(1)
+    assert scene.state.generation == 3
+    ((node, assign),) = scene.took(messages.Assign)
+    assert (node, [placement.rank for placement in assign.placements]) == (2, [2, 3])
+    scene.recover(step=5, survivors=[0, 1], joiners=[2, 3])
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert record.generation == 3
+    assert record.ranks == (2, 3)
+    assert "rank 3 on node1" in record.cause
+    assert "node1 lost" in record.cause
+    assert record.resume_step == 5
+
+
+@pytest.mark.parametrize("stage", ["reform", "restore"])
+def test_a_stage_that_fails_is_tried_again_with_the_same_members(stage: str) -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    scene.forget()
+    scene.say(0, messages.RankFailed(generation=2, rank=0, phase=stage, error="connection refused"))
+    assert scene.state.generation == 3
+    assert not scene.took(messages.Assign)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    scene.bring_up(5)
+    assert scene.state.phase is Phase.RUN
+
+
+@pytest.mark.parametrize(("done", "deadline_s"), [(0, 30.0), (1, 600.0), (2, 600.0)])
+def test_a_stage_that_takes_too_long_is_a_failure(done: int, deadline_s: float) -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    for rank in range(4):
+        said: list[messages.AgentMessage] = [
+            messages.RankReformed(generation=2, rank=rank),
+            messages.RankRestored(generation=2, rank=rank, step=5, bytes_restored=0),
+        ]
+        scene.say(scene.home(rank), *said[:done])
+    scene.wait(deadline_s - 0.1)
+    assert scene.state.generation == 2
+    scene.wait(0.2)
+    assert scene.state.generation == 3
+
+
+def test_survivor_that_does_not_quiesce_is_killed_and_replaced() -> None:
+    scene = Scene(quiesce_timeout_s=10.0)
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.wait(9.9)
+    scene.forget()
+    assert not scene.took(messages.KillRanks)
+    scene.wait(0.2)
+    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2,))]
+    scene.killed(2)
+    ((node, assign),) = scene.took(messages.Assign)
+    assert (node, [placement.rank for placement in assign.placements]) == (1, [2])
+    scene.killed(2, pid=1002)  # its agent says so twice
+    assert scene.state.generation == 2
+    scene.prepare(2, 3)
+    for node in range(3):
+        scene.report(node, *scene.vault(node, 5))
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert record.ranks == (2, 3)
+
+
+def test_process_that_does_not_die_costs_its_node_the_seat() -> None:
+    scene = Scene(quiesce_timeout_s=10.0)
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.forget()
+    scene.wait(21.0)
+    assert {node for node, _ in scene.took(messages.Assign)} == {2}
+    assert scene.state.roster.nodes["node1"].role == "faulty"
+
+
+def test_joiner_gets_its_own_deadline() -> None:
+    scene = Scene(quiesce_timeout_s=10.0, join_timeout_s=50.0)
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, 1, 2, live_step=5, commit_step=4)
+    scene.wait(49.0)
+    scene.forget()
+    scene.wait(1.1)
+    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (3,))]
+    scene.killed(3)
+    assert scene.state.generation == 3
+    assert [node for node, _ in scene.took(messages.Assign)] == [1]
+
+
+def test_the_plan_waits_for_the_vault_report_that_follows_the_last_prepared_rank() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    for node in range(3):
+        scene.report(node, *scene.vault(node, 4))
+    scene.prepare(0, 1, 2, live_step=5, commit_step=4)
+    scene.prepare(3)
+    assert not scene.took(messages.Reform)
+    scene.report(0, *scene.vault(0, 5))
+    assert not scene.took(messages.Reform)
+    scene.report(1, *scene.vault(1, 5))
+    ((_, plan), _) = scene.took(messages.Reform)
+    assert plan.resume_step == 5
+
+
+def test_ranks_that_are_ahead_go_back() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, live_step=6, commit_step=5)
+    scene.prepare(1, 2, live_step=5, commit_step=5)
+    scene.prepare(3)
+    for node in range(3):
+        scene.report(node, *scene.vault(node, 5))
+    ((_, plan), _) = scene.took(messages.Reform)
+    assert plan.resume_step == 5
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert record.steps_reexecuted == 2
+
+
+def test_broken_collective_waits_for_a_root_cause() -> None:
+    scene = Scene(hiccup_grace_s=0.5)
+    scene.start(commit_step=4)
+    scene.say(0, messages.RankBroken(generation=1, rank=0, error="connection closed by peer"))
+    scene.wait(0.3)
+    assert scene.state.phase is Phase.RUN
+    scene.lose(1)
+    scene.wait(1.0)
+    assert scene.state.generation == 2
+    assert scene.state.story is not None
+    assert scene.state.story.first.node == "node1"
+
+
+def test_broken_collective_without_a_death_re_forms_the_same_members() -> None:
+    scene = Scene(hiccup_grace_s=0.5)
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.say(0, messages.RankBroken(generation=1, rank=0, error="timed out"))
+    scene.wait(0.6)
+    assert scene.state.generation == 2
+    assert not scene.took(messages.Assign)
+    scene.recover(step=5, survivors=[0, 1, 2, 3], joiners=[])
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert record.ranks == ()
+    assert record.survivors_kept_processes
+    assert record.phases_s.detect == pytest.approx(0.5)
+
+
+def test_nothing_committed_starts_all_ranks_afresh_without_counting() -> None:
+    scene = Scene()
+    scene.start()
+    scene.forget()
+    scene.killed(3)
+    scene.report(0, snapshot(0, 0))
+    scene.report(1, snapshot(2, 0))
+    assert not scene.took(messages.StartRanks)
+    scene.report(2)
+    assert scene.state.generation == 3
+    scene.open_store()
+    starts = scene.took(messages.StartRanks)
+    assert [node for node, _ in starts] == [0, 1]
+    assert starts[0][1].restart_count == 0
+    scene.say(1, messages.RankJoined(generation=3, rank=2, pid=77))
+    assert scene.state.phase is Phase.RUN
+    assert len(scene.state.records) == 1
+
+
+def test_no_source_ends_the_job_and_names_the_ranks() -> None:
+    scene = Scene(spares=2)
+    scene.start(commit_step=4)
+    scene.lose(1)
+    scene.lose(0)
+    scene.open_store()
+    scene.prepare(0, 1, 2, 3)
+    scene.report(3, snapshot(0, 4))
+    scene.report(2)
+    end = scene.end()
+    assert end.exit_code == 1
+    assert end.root_cause.startswith("node1 lost")
+    assert "there is no source of step 4 for rank 1, 2, 3" in end.root_cause
+
+
+def test_no_spare_waits_for_a_node() -> None:
+    scene = Scene(spares=0)
+    scene.start(commit_step=4)
+    scene.lose(1)
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.wait(3600.0)
+    assert scene.state.phase is Phase.RECOVER
+    assert scene.notes("waiting_for_node")
+    scene.forget()
+    scene.hello(1)
+    assert [node for node, _ in scene.took(messages.Assign)] == [1]
+    assert scene.state.generation == 3
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.prepare(2, 3)
+    scene.report(0, *scene.vault(0, 5))
+    scene.report(1)
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert record.phases_s.decide == pytest.approx(3600.0)
+    assert record.total_s == pytest.approx(3600.0)
+
+
+def test_no_spare_aborts_when_asked_to() -> None:
+    scene = Scene(spares=0, on_exhausted=OnExhausted.ABORT)
+    scene.start(commit_step=4)
+    scene.lose(1)
+    assert scene.end().exit_code == 1
+    assert "no spare is left" in scene.end().root_cause
+
+
+def test_node_whose_processes_fail_too_often_gives_its_ranks_to_the_spare() -> None:
+    scene = Scene(max_transient=1)
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    scene.bring_up(5)
+    scene.forget()
+    scene.killed(3, pid=0)
+    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2,))]
+    ((node, assign),) = scene.took(messages.Assign)
+    assert (node, [placement.rank for placement in assign.placements]) == (2, [2, 3])
+    assert scene.state.roster.nodes["node1"].role == "faulty"
+
+
+def test_failing_node_keeps_its_ranks_when_there_is_no_spare() -> None:
+    scene = Scene(max_transient=0, spares=0)
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.killed(3)
+    assert [node for node, _ in scene.took(messages.Assign)] == [1]
+    assert scene.notes("kept_on_node")
+
+
+def test_recoveries_without_progress_end_the_job() -> None:
+    scene = Scene(max_recoveries_without_progress=2, max_transient=99)
+    scene.start(commit_step=4)
+    for generation in (2, 3):
+        scene.killed(3, pid=0)
+        assert scene.state.generation == generation
+        scene.recover(step=4, survivors=[0, 1, 2], joiners=[3])
+        scene.bring_up(4)
+    scene.killed(3, pid=0)
+    assert scene.end().exit_code == 1
+    assert "no new committed step" in scene.end().root_cause
+
+
+def test_progress_forgives_earlier_recoveries() -> None:
+    scene = Scene(max_recoveries_without_progress=2, max_transient=99)
+    scene.start(commit_step=4)
+    for step in (5, 6, 7, 8):
+        generation = scene.state.generation
+        scene.killed(3, pid=0)
+        scene.recover(step=step, survivors=[0, 1, 2], joiners=[3], generation=generation)
+        scene.bring_up(step)
+    assert scene.state.phase is Phase.RUN
+
+
+def test_failure_of_a_spare_that_holds_replicas_re_forms_the_job() -> None:
+    scene = Scene(nnodes=1, spares=2)
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.lose(2)
+    assert scene.state.generation == 1
+    scene.lose(1)
+    assert scene.state.generation == 2
+    assert not scene.took(messages.Assign)
+
+
+def test_committed_steps_that_are_lost_are_counted_once() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, 1, 2, commit_step=6)
+    scene.prepare(3)
+    for node in range(3):
+        scene.report(node, *scene.vault(node, 5))
+    scene.bring_up(5)
+    scene.killed(3, pid=0)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    scene.bring_up(5)
+    assert [record.committed_steps_lost for record in scene.state.records] == [1, 0]
+
+
+def test_injected_failure_is_timed_from_its_strike() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    assert scene.inject("kill-rank", 3, 7) == ""
+    assert {node for node, _ in scene.took(messages.Inject)} == {0, 1, 2}
+    scene.now_s = 200.0
+    scene.say(1, messages.InjectionDue(injection_id=0, at_ns=int(199.9 * 1e9)))
+    assert scene.took(messages.InjectionAck) == [(1, messages.InjectionAck(injection_id=0))]
+    scene.say(1, messages.InjectionDue(injection_id=0, at_ns=int(199.9 * 1e9)))
+    assert len(scene.took(messages.InjectionAck)) == 1
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert record.phases_s.detect == pytest.approx(0.1)
+    assert record.total_s == pytest.approx(0.1)
+    scene.forget()
+    scene.lose(0)
+    assert not scene.took(messages.Inject)
+
+
+def test_injections_that_are_not_spent_go_along_with_each_generation() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.inject("kill-rank", 3, 70)
+    scene.forget()
+    scene.killed(0)
+    assert {node for node, _ in scene.took(messages.Inject)} == {0, 1, 2}
+    scene.forget()
+    scene.hello(7)
+    assert [node for node, _ in scene.took(messages.Inject)] == [7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "error"),
+    [
+        ("kill-rank", 4, "there is no rank 4: ranks are 0 to 3"),
+        ("kill-node", 9, "there is no live node 9: live ones are 0, 1, 2"),
+        ("set-fire", 0, "unknown kind 'set-fire'"),
+    ],
+)
+def test_injection_of_a_target_that_does_not_exist_is_refused(kind: str, target: int, error: str) -> None:
+    scene = Scene()
+    scene.start(commit_step=NO_STEP)
+    scene.forget()
+    assert scene.inject(kind, target).startswith(error)
+    assert not scene.took(messages.Inject)
