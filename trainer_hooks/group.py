@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore, PrefixStore, Store
+from torch.distributed.distributed_c10d import GroupName
 
 from deadpool.trainer_hooks import muted
 from deadpool.trainer_hooks.generation import Calls, Generation
@@ -45,13 +46,13 @@ class Group(dist.ProcessGroup):
     """Made by the backend's creator (groups.py). The names of methods are torch's, in all spellings that Python or C++ uses."""
 
     def __init__(self, groups: "Groups", membership: Membership, timeout: timedelta) -> None:
-        super().__init__(membership.rank, membership.size)
+        super().__init__(membership.rank, membership.size)  # type: ignore[call-arg]
         self.membership = membership
         self.timeout = timeout
         self._groups = groups
-        self._opened: tuple[InnerGroup, dist.ProcessGroup, Generation, Calls] | None = None
+        self._opened: tuple[InnerGroup, Any, Generation, Calls] | None = None
         self._fake: dist.ProcessGroup | None = None
-        self._coalescing: dist.ProcessGroup | None = None
+        self._coalescing: Any = None
         self._row: int | None = None
 
     def attach(self, inner: InnerGroup, generation: Generation) -> None:
@@ -78,11 +79,11 @@ class Group(dist.ProcessGroup):
             self._row = self._groups.record.add_group(label)
         return self._row or 0
 
-    def _live(self) -> dist.ProcessGroup | None:
+    def _live(self) -> Any:  # torch's stubs lack half of ProcessGroup
         opened = self._opened
         return None if opened is None or opened[2].broken else opened[1]
 
-    def _live_or_fake(self) -> dist.ProcessGroup:
+    def _live_or_fake(self) -> Any:
         """The inner group, or one without peers that can be asked the same questions."""
         live = self._live()
         if live is not None:
@@ -105,8 +106,8 @@ class Group(dist.ProcessGroup):
         return self.membership.name
 
     @property
-    def group_name(self) -> str:  # type: ignore[override]
-        return self.membership.name
+    def group_name(self) -> GroupName:
+        return GroupName(self.membership.name)
 
     def setGroupName(self, name: str) -> None:
         assert name == self.membership.name, f"group {self.membership.name} cannot become {name}"
@@ -114,7 +115,7 @@ class Group(dist.ProcessGroup):
     _set_group_name = setGroupName
 
     @property
-    def _device_types(self) -> list[torch.device]:  # type: ignore[override]
+    def _device_types(self) -> list[torch.device]:
         return [torch.device(device) for device in self.membership.devices]
 
     def get_group_store(self) -> Store:
@@ -126,15 +127,15 @@ class Group(dist.ProcessGroup):
         return self._live_or_fake()._get_backend(device)
 
     def _backend_id(self, backend_type: Any) -> int:
-        return self._live_or_fake()._backend_id(backend_type)
+        return int(self._live_or_fake()._backend_id(backend_type))
 
     def _get_sequence_number_for_group(self) -> int:
         live = self._live()
-        return 0 if live is None else live._get_sequence_number_for_group()
+        return 0 if live is None else int(live._get_sequence_number_for_group())
 
     def _has_hooks(self) -> bool:
         live = self._live()
-        return False if live is None else live._has_hooks()
+        return live is not None and bool(live._has_hooks())
 
     def _register_on_completion_hook(self, hook: Any) -> None:
         self._live_or_fake()._register_on_completion_hook(hook)

@@ -84,7 +84,7 @@ class Groups:
         self._current = Generation(generation, self._on_broken)
         self._muted = store is None
         if store is not None:
-            self._client = store.clone()
+            self._client = store.clone()  # type: ignore[attr-defined]
             self.store.attach(self._client, lambda current=self._current: current.broken)  # type: ignore[misc]
         _use(self)
         dist.init_process_group(BACKEND, store=self.store, rank=rank, world_size=world_size, timeout=self._timeout)
@@ -144,7 +144,7 @@ class Groups:
             clients: list[Store] = []
 
             def connect() -> Store:
-                clients.append(store.clone())  # a client of our own: one is locked while it waits
+                clients.append(store.clone())  # type: ignore[attr-defined]  # a client of our own: one is locked while it waits
                 clients[0].set_timeout(timedelta(seconds=timeout_s))
                 return clients[0]
 

@@ -9,10 +9,12 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import GroupName
 
 from deadpool.trainer_hooks import nccl, sockets
 
@@ -72,12 +74,13 @@ def open_group(membership: Membership, store: Store, host: str, timeout_s: float
     device, own = sockets.listening_since(lambda: dist.ProcessGroupGloo.create_device(hostname=host))
     if size > 1:
         store.set(f"listening/{rank}", json.dumps(own))
-    options = dist.ProcessGroupGloo._Options()
+    gloo_type: Any = dist.ProcessGroupGloo  # torch's stubs lack its private options
+    options = gloo_type._Options()
     options._devices = [device]
     options._timeout = timedelta(seconds=open_timeout_s)
     options.global_ranks_in_group = list(membership.global_ranks)
     options.group_name = membership.name
-    gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
+    gloo = gloo_type(PrefixStore("gloo", store), rank, size, options)
     gloo._set_default_timeout(timedelta(seconds=timeout_s))
     connections = []
     if size > 1:
@@ -89,5 +92,5 @@ def open_group(membership: Membership, store: Store, host: str, timeout_s: float
     communicator = None
     if "cuda" in membership.devices:
         communicator = nccl.connect(group, PrefixStore("nccl", store), membership.name, list(membership.global_ranks), timeout_s)
-    group._set_group_name(membership.name)
+    group._set_group_name(GroupName(membership.name))
     return InnerGroup(group, connections, communicator)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
+from torch.distributed.distributed_c10d import GroupName
 
 log = logging.getLogger(__name__)
 ABORT_TIMEOUT_S = 20.0
@@ -41,7 +42,7 @@ def connect(group: dist.ProcessGroup, store: Store, name: str, global_ranks: lis
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_s)
     options.global_ranks_in_group = global_ranks
-    options.group_name = name
+    options.group_name = GroupName(name)
     backend = dist.ProcessGroupNCCL(store, group.rank(), group.size(), options)
     group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend)
     group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)

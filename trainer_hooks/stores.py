@@ -72,7 +72,7 @@ class GenerationStore(Store):
         client = self._live()
         return client.check(list(keys)) if client is not None else True
 
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Returns when all keys are there, or as soon as the generation has broken; DistStoreError after `timeout`."""
         limit = self._timeout if timeout is None else timeout
         deadline_s = time.monotonic() + limit.total_seconds()
@@ -99,7 +99,7 @@ class GenerationStore(Store):
     def append(self, key: str, value: str | bytes) -> None:
         client = self._live()
         if client is not None:
-            client.append(key, value)  # type: ignore[arg-type]
+            client.append(key, value)  # type: ignore[attr-defined]
         else:
             self._alone[key] = self._alone.get(key, b"") + _bytes(value)
 

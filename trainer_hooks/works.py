@@ -157,8 +157,8 @@ class GroupWork(dist.Work):
     _source_rank = source_rank
 
     def _get_duration(self) -> float:
-        inner = self._inner
-        return 0.0 if inner is None or self._settled else inner._get_duration()
+        inner: Any = self._inner
+        return 0.0 if inner is None or self._settled else float(inner._get_duration())
 
     def settle(self) -> None:
         """Ends the work now, without an error; the inner work may still run, and is kept until it has ended."""
