@@ -60,6 +60,8 @@ class Runtime:
                 self._handle(self._queue.get_nowait())
             self._look_at_the_clock()
         self.events.close()
+        for stream in self._streams.values():
+            stream.close()
         return self._exit_code
 
     # ------------------------------------------------------------ for service.py and main.py: enqueue and answer
