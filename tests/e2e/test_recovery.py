@@ -1,0 +1,113 @@
+"""The main job: ranks and nodes die in the middle of a step, and the training is the unbroken one, bit for bit."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import Job, Launcher, launching, until
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+STEPS = 36
+SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "12")
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What one run left: a file with every rank's loss at every step, one with every rank's digest, the summary."""
+
+    losses: Path
+    digests: Path
+    summary: dict[str, Any]
+
+    def assert_same_as(self, other: "Training") -> None:
+        """Every rank, every step, to the bit; a step that was logged twice must have been logged the same."""
+        for mine, theirs in ((self.losses, other.losses), (self.digests, other.digests)):
+            verdict = subprocess.run(
+                [sys.executable, str(ROOT / "examples" / "compare_runs.py"), str(mine), str(theirs)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+
+
+def start(launcher: Launcher, parallel: str, *options: str, steps: int = STEPS) -> Job:
+    script = str(ROOT / "examples" / "train_gpt.py")
+    return launcher.start(
+        *("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json", *options),
+        *(script, "--parallel", parallel, "--steps", str(steps), "--loss-log", "losses", "--digest", "digests", *SMALL),
+    )
+
+
+def finished(job: Job) -> Training:
+    outcome = job.wait()
+    assert outcome.exit_code == 0, f"{outcome.out}\n{outcome.err}"
+    return Training(job.folder / "losses", job.folder / "digests", json.loads((job.folder / "summary.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Training]:
+    return {}
+
+
+@pytest.fixture
+def reference(
+    unbroken: dict[str, Training], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Training:
+    parallel: str = request.node.callspec.params["parallel"]
+    if parallel not in unbroken:
+        with launching(tmp_path_factory.mktemp("unbroken")) as launcher:
+            unbroken[parallel] = finished(start(launcher, parallel))
+    return unbroken[parallel]
+
+
+KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
+
+
+@pytest.mark.parametrize(
+    ("parallel", "inject", "classes"),
+    [
+        ("zero", ("--inject", "kill-node:1@8"), ["permanent"]),
+        ("zero", ("--inject", "kill-rank:3@8"), ["transient"]),
+        ("zero", KILL_BOTH, ["permanent", "transient"]),
+        ("fsdp", KILL_BOTH, ["permanent", "transient"]),
+    ],
+    ids=["zero-node", "zero-rank", "zero-both", "fsdp-both"],
+)
+def test_the_training_is_the_unbroken_one(
+    launcher: Launcher, reference: Training, parallel: str, inject: tuple[str, ...], classes: list[str]
+) -> None:
+    broken = finished(start(launcher, parallel, *inject))
+    broken.assert_same_as(reference)
+    recoveries = broken.summary["recoveries"]
+    assert [recovery["class"] for recovery in recoveries] == classes
+    assert broken.summary["committed_steps_lost"] == 0
+    assert all(recovery["survivors_kept_processes"] for recovery in recoveries)
+    assert all(recovery["steps_reexecuted"] <= 2 for recovery in recoveries)  # 1 unless the strike came before the commit
+
+
+@pytest.mark.parametrize("parallel", ["zero"])
+def test_a_failure_asked_for_while_the_job_runs(launcher: Launcher, reference: Training, parallel: str) -> None:
+    """Status, inject and events as a person would use them."""
+    job = start(launcher, parallel)
+    until(lambda: len(lines(job)) > 20, 60, "some steps are done")
+    status = job.status()
+    assert status["phase"] == "run"
+    assert {node["role"] for node in status["nodes"]} == {"member", "spare"}
+    assert job.ask("inject", "kill-rank", "2").returncode == 0
+    broken = finished(job)
+    broken.assert_same_as(reference)
+    assert [recovery["ranks"] for recovery in broken.summary["recoveries"]] == [[2]]
+    names = [event["event"] for event in job.events()]
+    assert names.index("injected") < len(names) - 1, names
+
+
+def lines(job: Job) -> list[str]:
+    path = job.folder / "losses"
+    return path.read_text().splitlines() if path.exists() else []
