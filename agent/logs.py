@@ -112,10 +112,9 @@ class RankLog:
     def tail(self) -> str:
         return b"\n".join(self._tail).decode(errors="replace")
 
-    async def drained(self, timeout_s: float) -> None:
-        """Returns once the pipes are at their end, or after the timeout (some child of the process holds them open)."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._drained.wait(), timeout_s)
+    async def drained(self) -> None:
+        """Returns once the pipes are at their end; never, as long as some child of the process holds them open."""
+        await self._drained.wait()
 
     def close(self) -> None:
         """Once the process has ended: what its children still print is not read."""

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,17 +44,23 @@ class _Process:
 
 
 class Processes:
-    """`on_forked(process, pid)`, `on_exited(process, exit)`: each once per process, in the loop's thread."""
+    """`on_forked(process, pid)`, `on_exited(process, exit)`: each once per process, in the loop's thread.
+
+    `silent(process)`: returns when the dead process's stream has been read to its end.
+    """
 
     def __init__(
         self,
         warm: WarmProcess,
+        *,
         error_path: Callable[[int], Path],
+        silent: Callable[[int], Awaitable[None]],
         on_forked: Callable[[int, int], None],
         on_exited: Callable[[int, Exit], None],
     ) -> None:
         self._warm = warm
         self._error_path = error_path
+        self._silent = silent
         self._on_forked, self._on_exited = on_forked, on_exited
         self._processes: dict[int, _Process] = {}
         self._burials: set[asyncio.Task[None]] = set()
@@ -135,7 +141,10 @@ class Processes:
 
     async def _bury(self, number: int, status: int, by_signal: bool) -> None:
         process = self._processes[number]
-        await process.log.drained(_DRAIN_S)
+        with contextlib.suppress(TimeoutError):  # its last words on both ways come before the news of its end
+            async with asyncio.timeout(_DRAIN_S):
+                await process.log.drained()
+                await self._silent(number)
         exit_code = 128 + status if by_signal else status
         error = _read_error(process.error_file)
         self._finish(

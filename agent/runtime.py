@@ -18,9 +18,10 @@ from deadpool.agent import events
 from deadpool.agent.core import NodeCore
 from deadpool.agent.environment import node_environment, socket_path
 from deadpool.agent.events import Command, Event
-from deadpool.agent.health import VAULT_ROOT, read_health
+from deadpool.agent.health import VAULT_ROOT
 from deadpool.agent.logs import Logs
-from deadpool.agent.processes import Exit, Processes, kill_children
+from deadpool.agent.machinery import Machinery
+from deadpool.agent.processes import Exit, Processes
 from deadpool.agent.progress import Records
 from deadpool.agent.replication.tcp import ReplicaServer
 from deadpool.agent.service import Orders, serve
@@ -33,11 +34,9 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.messages import (
     NO_STEP,
-    Beat,
     Hello,
     Order,
     RankMessage,
-    RankProgress,
     Reserve,
     Reserved,
     Stopped,
@@ -47,8 +46,7 @@ from deadpool.proto.messages import (
 _log = logging.getLogger(__name__)
 _WATCH_S = 0.003  # how often call records are read while an injection waits for its moment
 _REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
-_LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor, and the logs to reach their files
-_STRAYS_S = 2.0
+_LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +61,6 @@ class NodeArguments:
     token: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Machinery:
-    """What exists once the job's configuration is known."""
-
-    config: JobConfig
-    vault: Vault
-    records: Records
-    logs: Logs
-    warm: WarmProcess
-    store: StoreProcess
-    processes: Processes
-
-
 class Node:
     """One agent. `run` returns its exit code."""
 
@@ -88,6 +73,7 @@ class Node:
         self._events: deque[Event] = deque()
         self._handling = False
         self._orders: dict[int, Orders] = {}
+        self._silent: dict[int, asyncio.Event] = {}  # set when nothing more will come on that process's stream
         self._timer: asyncio.TimerHandle | None = None
         self._watching = False
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -209,7 +195,8 @@ class Node:
             case events.DropSnapshots():
                 node.vault.drop_snapshots()
             case events.KillNode():
-                self._kill_node(node)
+                node.kill_now()
+                os.kill(os.getpid(), signal.SIGKILL)  # as a power cut would end it: nothing is cleared up
             case events.Configure() | events.Report() | events.Tell() | events.EndNode():
                 raise AssertionError(f"{command} is carried out before it comes here")
             case _:
@@ -228,9 +215,7 @@ class Node:
         environment = node_environment(
             config, os.environ, job_dir=arguments.job_dir, vault_dir=vault.folder, node_id=arguments.node_id, host=arguments.host
         )
-        warm = WarmProcess(
-            config, environment, on_forked=self._forked, on_problem=self._launch_refused, on_lost=lambda: self._sweep(strict=True)
-        )
+        warm = WarmProcess(config, environment, on_forked=self._forked, on_problem=self._launch_refused, on_lost=self._warm_lost)
         self._machinery = Machinery(
             config=config,
             vault=vault,
@@ -239,18 +224,15 @@ class Node:
             warm=warm,
             store=StoreProcess(warm, logs, arguments.host, self._store_opened),
             processes=Processes(
-                warm, lambda number: error_path(arguments.job_dir, arguments.node_id, number), self._process_forked, self._exited
+                warm,
+                error_path=lambda number: error_path(arguments.job_dir, arguments.node_id, number),
+                silent=self._is_silent,
+                on_forked=self._process_forked,
+                on_exited=self._exited,
             ),
         )
         warm.start()
         self._beat_and_repeat()
-
-    def _kill_node(self, node: Machinery) -> None:
-        """What a power cut does: everything at once, nothing is cleared up."""
-        node.processes.kill_now()
-        node.store.kill()
-        node.warm.kill()
-        os.kill(os.getpid(), signal.SIGKILL)
 
     async def _end(self, grace_s: float) -> None:
         if self._machinery is not None:
@@ -267,14 +249,8 @@ class Node:
         """Ends every process and removes the vault, whatever the end. Harmless the second time."""
         node, self._machinery = self._machinery, None
         self._replicas.close()
-        if node is None:
-            return
-        node.store.close()
-        node.warm.close()
-        kill_children(_STRAYS_S)
-        node.records.close()
-        node.vault.remove()
-        node.logs.close(_LAST_WORDS_S)
+        if node is not None:
+            node.remove()
 
     # ------------------------------------------------------------ what happens
 
@@ -298,6 +274,10 @@ class Node:
     def _store_opened(self, generation: int, port: int, error: str) -> None:
         self.dispatch(events.StoreServed(generation=generation, port=port, error=error))
 
+    def _warm_lost(self) -> None:
+        if self._machinery is not None:
+            self._machinery.sweep(strict=True)
+
     def _forked(self, request: int, pid: int) -> None:
         assert self._machinery is not None
         if request == STORE_REQUEST:
@@ -308,11 +288,12 @@ class Node:
     def _process_forked(self, process: int, pid: int) -> None:
         self.dispatch(events.ProcessForked(process=process, pid=pid))
         if self._machinery is not None and not self._machinery.warm.outstanding:
-            self._beat(self._machinery)  # all are there: no need to wait for the next beat
+            self._link.send(self._machinery.beat(self._core))  # all are there: no need to wait for the next beat
 
     def _exited(self, process: int, exit: Exit) -> None:
         playing = self._core.processes.get(process)
         self._orders.pop(process, None)
+        self._silent.pop(process, None)
         if playing is None or self._machinery is None:
             return
         step, commit_step = NO_STEP, NO_STEP
@@ -342,6 +323,7 @@ class Node:
         if process is None or process in self._orders or process not in self._core.processes:
             return None
         self._orders[process] = orders
+        self._silent[process] = asyncio.Event()
         self.dispatch(events.ProcessRegistered(process=process, pid=pid))
         return process
 
@@ -354,6 +336,12 @@ class Node:
     def left(self, process: int, orders: Orders) -> None:
         if self._orders.get(process) is orders:
             del self._orders[process]
+            self._silent[process].set()
+
+    async def _is_silent(self, process: int) -> None:
+        """Returns once all that the dead process had said on its stream has been heard."""
+        if process in self._silent:
+            await self._silent[process].wait()
 
     async def _reserve(self, process: int, order: Reserve) -> None:
         node = self._machinery
@@ -374,32 +362,8 @@ class Node:
         if self._machinery is None:
             return
         asyncio.get_running_loop().call_later(self._machinery.config.heartbeat_interval_s, self._beat_and_repeat)
-        self._sweep(strict=False)
-        self._beat(self._machinery)
-
-    def _beat(self, node: Machinery) -> None:
-        health = read_health()
-        self._link.send(
-            Beat(
-                generation=self._core.generation,
-                ranks=tuple(self._progress(node.records, rank, each.pid) for rank, each in sorted(self._core.ranks().items())),
-                cpu_share=health.cpu_share,
-                memory_share=health.memory_share,
-                shm_free_bytes=health.shm_free_bytes,
-                standins_ready=self._core.standins_ready(),
-            )
-        )
-
-    def _progress(self, records: Records, rank: int, pid: int) -> RankProgress:
-        head = records.head(rank, pid)
-        return RankProgress(
-            rank=rank,
-            pid=pid,
-            step=head.step,
-            commit_step=head.commit_step,
-            steps_done=head.steps_done,
-            exposed_stall_s=head.stall_ns / 1e9,
-        )
+        self._machinery.sweep(strict=False)
+        self._link.send(self._machinery.beat(self._core))
 
     def _watch(self) -> None:
         """Reads the ranks' call records every few milliseconds for as long as an injection waits."""
@@ -407,14 +371,7 @@ class Node:
         if not self._watching or self._machinery is None:
             return
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
-        records = self._machinery.records
-        heads = {rank: records.head(rank, each.pid) for rank, each in self._core.ranks().items()}
-        self.dispatch(events.HeadsRead(heads=heads, now_ns=time.monotonic_ns()))
-
-    def _sweep(self, *, strict: bool) -> None:
-        node = self._machinery
-        if node is not None:
-            node.processes.sweep({node.warm.pid, node.store.pid}, strict=strict)
+        self.dispatch(events.HeadsRead(heads=self._machinery.heads(self._core), now_ns=time.monotonic_ns()))
 
 
 def _log_name(rank: int, generation: int) -> tuple[str, str]:

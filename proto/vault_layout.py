@@ -190,13 +190,15 @@ def reserve(path: Path, size_bytes: int) -> None:
             if path.stat().st_size >= size_bytes or Header.from_page(file.read(HEADER_BYTES)) is not None:
                 return
     path.unlink(missing_ok=True)
+    stat = os.statvfs(path.parent)
+    free = stat.f_bavail * stat.f_frsize
+    if size_bytes > free:  # asked for all the same, the memory would be taken bit by bit until others miss it
+        raise ConfigError(f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as error:
         path.unlink()
-        stat = os.statvfs(path.parent)
-        free = stat.f_bavail * stat.f_frsize
         raise ConfigError(f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free ({error})") from error
     finally:
         os.close(fd)

@@ -175,6 +175,16 @@ def test_a_corrupt_replica_is_not_sealed_and_the_other_stays(receiver: Receiver,
     assert receiver.steps() == {1}
 
 
+def test_a_state_that_has_grown_gets_a_larger_slot(receiver: Receiver) -> None:
+    connection = receiver.connect()
+    first, grown = Replica(step=1), Replica(step=2)
+    assert ask(connection, Reserve(rank=RANK, slot_bytes=first.header.slot_bytes))[0] == Reply()
+    assert send(connection, first) == Reply()
+    grown.header = replace(grown.header, data_offset=grown.header.data_offset + (1 << 20))
+    assert send(connection, grown, keep_step=1) == Reply()
+    assert receiver.steps() == {1, 2}
+
+
 def test_a_torn_put_leaves_one_slot_empty_and_the_next_one_fills_it(receiver: Receiver) -> None:
     connection = reserved(receiver)
     assert send(connection, Replica(step=1)) == Reply()
@@ -208,8 +218,8 @@ def test_what_is_not_there_does_not_fit_or_lies_outside_gets_an_error_and_no_mor
     assert send(connection, Replica(step=5)) == Reply()
     outside = GetData(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, ranges=((0, 1 << 30),))
     assert "outside" in ask(connection, outside)[0].error
-    send_request(connection, replace(Replica(step=6).put(keep_step=5), data_bytes=1 << 40))
-    assert "do not fit" in receive_reply(connection).error
+    send_request(connection, replace(Replica(step=6).put(keep_step=5), data_bytes=1 << 60))
+    assert "are free" in receive_reply(connection).error
     assert receiver.steps() == {5}
 
 

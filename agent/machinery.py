@@ -1,0 +1,73 @@
+"""What an agent has once the job's configuration is known: vault, logs, warm process, ranks' processes, store."""
+
+from dataclasses import dataclass
+
+from deadpool.agent.core import NodeCore
+from deadpool.agent.health import read_health
+from deadpool.agent.logs import Logs
+from deadpool.agent.processes import Processes, kill_children
+from deadpool.agent.progress import Records
+from deadpool.agent.store import StoreProcess
+from deadpool.agent.vault import Vault
+from deadpool.agent.warm import WarmProcess
+from deadpool.proto.call_record import Head
+from deadpool.proto.config import JobConfig
+from deadpool.proto.messages import Beat, RankProgress
+
+_STRAYS_S = 2.0  # for what outlives its parent's end, at the node's end
+_LOGS_S = 1.0  # for the logs to reach their files
+
+
+@dataclass(slots=True, kw_only=True)
+class Machinery:
+    config: JobConfig
+    vault: Vault
+    records: Records
+    logs: Logs
+    warm: WarmProcess
+    store: StoreProcess
+    processes: Processes
+
+    def heads(self, core: NodeCore) -> dict[int, Head]:
+        """Returns what the present process of each rank has written at the head of its call record."""
+        return {rank: self.records.head(rank, process.pid) for rank, process in sorted(core.ranks().items())}
+
+    def beat(self, core: NodeCore) -> Beat:
+        health, ranks = read_health(), core.ranks()
+        return Beat(
+            generation=core.generation,
+            ranks=tuple(
+                RankProgress(
+                    rank=rank,
+                    pid=ranks[rank].pid,
+                    step=head.step,
+                    commit_step=head.commit_step,
+                    steps_done=head.steps_done,
+                    exposed_stall_s=head.stall_ns / 1e9,
+                )
+                for rank, head in self.heads(core).items()
+            ),
+            cpu_share=health.cpu_share,
+            memory_share=health.memory_share,
+            shm_free_bytes=health.shm_free_bytes,
+            standins_ready=core.standins_ready(),
+        )
+
+    def sweep(self, *, strict: bool) -> None:
+        """Reaps and kills orphans; see Processes.sweep."""
+        self.processes.sweep({self.warm.pid, self.store.pid}, strict=strict)
+
+    def kill_now(self) -> None:
+        """SIGKILL to every process, waiting for nothing."""
+        self.processes.kill_now()
+        self.store.kill()
+        self.warm.kill()
+
+    def remove(self) -> None:
+        """Ends what still runs and removes the vault."""
+        self.store.close()
+        self.warm.close()
+        kill_children(_STRAYS_S)
+        self.records.close()
+        self.vault.remove()
+        self.logs.close(_LOGS_S)
