@@ -59,6 +59,7 @@ class Driver:
             for _ in range(self.case["breaks"]):
                 self.order({"strike": self.random.randrange(WORLD), "after_s": self.random.random() * self.case["within_s"]})
                 self.recover()
+            self.order({"stop": True})
         elif self.case["break"] != "none":
             self.recover()
         done, broken = [f"done/{rank}" for rank in range(WORLD)], "broken/{}"
@@ -70,11 +71,14 @@ class Driver:
         self.until(lambda: self.has(f"result/{rank}" for rank in range(WORLD)), "all results are here")
         for process in self.ranks.values():
             process.join(5)
+        results = [json.loads(self.control.get(f"result/{rank}")) for rank in range(WORLD)]
         return {
-            "losses": {rank: json.loads(self.control.get(f"result/{rank}")) for rank in range(WORLD)},
+            "losses": {rank: result["losses"] for rank, result in enumerate(results)},
+            "held": [result["held"] for result in results],
             "exit_codes": [process.exitcode for process in self.ranks.values()],
             "recoveries_s": self.recoveries,
             "generation": self.generation,
+            "logs": _logs(self.case["folder"]) if self.case.get("logs") else "",
         }
 
     def recover(self) -> None:

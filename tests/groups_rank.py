@@ -5,6 +5,7 @@ A guard in miniature. Everything between it and the driver goes over a TCPStore 
 
 import faulthandler
 import json
+import logging
 import os
 import signal
 import threading
@@ -27,7 +28,12 @@ from deadpool.trainer_hooks.groups import Groups
 
 WORLD = 4
 _KEPT_SNAPSHOTS = 4
+_EARLY_GENERATION = 5
 _LONG = timedelta(seconds=60)
+
+
+def held() -> dict[str, int]:
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
 
 
 class Trainer:
@@ -51,25 +57,26 @@ class Trainer:
         else:
             model = nn.parallel.DistributedDataParallel(model, process_group=data_parallel, bucket_cap_mb=0.01)
         self.model = model
+        self.all_stop = False
         self.optimizer: Any
         if kind == "zero":
-            self.optimizer = ZeroRedundancyOptimizer(
-                model.parameters(), torch.optim.AdamW, process_group=data_parallel, lr=1e-2
-            )
+            self.optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, process_group=data_parallel, lr=1e-2)
         else:
             self.optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 
-    def step(self, step: int, is_broken: Callable[[], bool]) -> float:
+    def step(self, step: int, is_broken: Callable[[], bool], stop: bool = False) -> float:
+        """Returns a loss of all ranks. `all_stop` tells afterwards whether every rank had wished to stop with this step."""
         generator = torch.Generator().manual_seed(100 * step + self.mesh.get_local_rank("dp"))
         batch = torch.randn(8, 64, generator=generator)
         loss = (self.model(batch) - batch).pow(2).mean()
         self.optimizer.zero_grad()
         loss.backward()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)  # couples all ranks: none gets more than a step ahead
+        shared = torch.stack([loss.detach(), torch.tensor(float(stop))])
+        dist.all_reduce(shared)  # couples all ranks: none gets more than a step ahead
         if not is_broken():
             self.optimizer.step()
-        return float(loss.item()) + float(mean.item()) / WORLD
+        self.all_stop = int(shared[1]) == WORLD
+        return float(loss.item()) + float(shared[0].item()) / WORLD
 
     def _inner(self) -> Any:
         return getattr(self.optimizer, "optim", self.optimizer)
@@ -126,6 +133,8 @@ class Rank:
         self.losses: dict[int, float] = {}
         self.snapshots: dict[int, dict[str, Any]] = {}
         self.armed = False
+        self.stop = False
+        self.held_early = held()
 
     def on_broken(self, generation: int, error: str) -> None:
         self.report(f"broken/{generation}", error[:200])
@@ -139,6 +148,9 @@ class Rank:
         for number in range(10_000):
             self.waiting.wait([f"order/{number}"], _LONG)
             order = json.loads(self.waiting.get(f"order/{number}"))
+            if order.get("stop"):
+                self.stop = True
+                continue
             if order.get("strike") is not None:
                 if order["strike"] == self.rank:
                     threading.Timer(order["after_s"], self.strike).start()
@@ -194,34 +206,47 @@ class Rank:
         else:
             self.keep(0)
         while True:
-            while step < self.case["steps"]:
-                step = self.try_step(step)
+            finished = False
+            while step < self.case["steps"] and not finished:
+                step, finished = self.try_step(step)
             self.report(f"done/{self.rank}")
             with self.order_came:
                 self.order_came.wait_for(lambda: self.released or self.groups.broken)
             if self.released:
                 break
             step = self.recover(step)
-        self.report(f"result/{self.rank}", json.dumps({str(k): loss.hex() for k, loss in self.losses.items()}))
+        self.report(
+            f"result/{self.rank}",
+            json.dumps({"losses": {str(k): loss.hex() for k, loss in self.losses.items()}, "held": self.held_at_end()}),
+        )
         if self.case.get("exit") != "plain":
             self.groups.close()
             os._exit(0)
         self.groups.close()
 
-    def try_step(self, step: int) -> int:
-        """Returns the number of steps done after trying one."""
+    def try_step(self, step: int) -> tuple[int, bool]:
+        """Returns the number of steps done after trying one, and whether it was the last."""
         if step == self.case.get("at") and self.rank in self.case["who"]:
             self.armed, self.case["at"] = True, None
         try:
-            loss = self.trainer.step(step, lambda: self.groups.broken)
+            loss = self.trainer.step(step, lambda: self.groups.broken, self.stop)
         except Exception:
             if not self.groups.broken:
                 raise
         if self.groups.broken:
-            return self.recover(step)
+            return self.recover(step), False
         self.losses[step] = loss
         self.keep(step + 1)
-        return step + 1
+        if self.groups.generation == _EARLY_GENERATION:
+            self.held_early = held()
+        return step + 1, self.trainer.all_stop
+
+    def held_at_end(self) -> list[dict[str, int]]:
+        """Returns descriptors and threads held early and now; old groups are freed a little after the reform."""
+        deadline_s = time.monotonic() + 5
+        while (now := held())["descriptors"] > self.held_early["descriptors"] and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return [self.held_early, now]
 
     def keep(self, step: int) -> None:
         self.snapshots[step] = self.trainer.snapshot()
@@ -272,4 +297,5 @@ def main(rank: int, port: int, case: dict[str, Any], joiner: bool) -> None:
     os.dup2(log, 1)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     Rank(rank, port, case, joiner=joiner).run()

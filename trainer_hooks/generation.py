@@ -26,6 +26,7 @@ class PendingWork(Protocol):
     """A work that was handed out and whose inner work may still run. `calls`: of its group."""
 
     calls: "Calls"
+    operation: str
 
     def settle(self) -> None:
         """Ends the work for whoever waits for it, without an error."""
@@ -103,6 +104,9 @@ class Generation:
                 return False
             time.sleep(_POLL_S)
         return True
+
+    def pending_operations(self) -> list[str]:
+        return [work.operation for work in self._unended()]
 
     def bury(self) -> None:
         """Frees the inner groups of a broken generation once all works have ended."""

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 # Of an operation, unless the script says otherwise. Not a hang detector: it bounds how long a stuck one is kept aside.
 OPERATION_TIMEOUT = timedelta(minutes=10)
-_QUIET_TIMEOUT_S = 2.0  # old operations end within milliseconds of the abort; one that does not can only fail, later
+_QUIET_TIMEOUT_S = 1.0  # old operations end within milliseconds of the abort; one that does not can only fail, later
 
 
 class Groups:
@@ -140,7 +140,7 @@ class Groups:
             self._reforming = (generation, overtaken)
         try:
             if not old.wait_until_quiet(min(_QUIET_TIMEOUT_S, timeout_s)):
-                log.warning("generation %d: %d operations are stuck and stay aside", old.number, len(old.pending))
+                log.warning("generation %d: %s are stuck and stay aside", old.number, old.pending_operations())
             clients: list[Store] = []
 
             def connect() -> Store:
@@ -177,7 +177,7 @@ class Groups:
         current.break_up("closed")
         shims.remove()
         if not current.wait_until_quiet(_QUIET_TIMEOUT_S):
-            log.warning("generation %d: %d operations are stuck at exit", current.number, len(current.pending))
+            log.warning("generation %d: %s are stuck at exit", current.number, current.pending_operations())
         current.bury()
 
     def _alive(self) -> list[Group]:

@@ -12,11 +12,18 @@ Gloo ends the process when its listener is shut.
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
+
+from deadpool.trainer_hooks.aside import run_aside
 
 Address = tuple[str, int]
 T = TypeVar("T")
+_POLL_S = 0.003
+_LET_GO_TIMEOUT_S = 1.0  # Gloo closes its descriptors within milliseconds
+_LINGER_S = 0.5
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -43,15 +50,43 @@ def connections(own: Iterable[Address], others: Iterable[Address]) -> list[socke
     return found
 
 
-def shut(duplicates: Iterable[socket.socket]) -> None:
-    """Ends the connections in both directions, for every holder of the same socket, and closes the duplicates."""
+def shut(duplicates: Sequence[socket.socket]) -> None:
+    """Ends the connections for every holder of the same sockets; closes the duplicates, in a thread, when that is safe.
+
+    Gloo's loop thread takes a pending send out of its queue when the peer says that it is ready, and loses it when the write
+    then fails: nobody ever wakes the thread that waits for that send. So the sockets are shut for reading first. Gloo reads what
+    has arrived, then the end, fails all its operations and closes its descriptor, and only then is the peer told (it must get
+    to its own end of the stream in the same way: no reset, hence the pause before the duplicate is closed).
+    """
+    if not duplicates:
+        return
     for duplicate in duplicates:
-        try:
-            duplicate.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the peer was faster: the connection has ended already, which is what was wanted
-        finally:
-            duplicate.close()
+        _shut(duplicate, socket.SHUT_RD)
+    run_aside(lambda: _finish(list(duplicates)))
+
+
+def _finish(duplicates: list[socket.socket]) -> None:
+    deadline_s = time.monotonic() + _LET_GO_TIMEOUT_S
+    waiting = duplicates
+    while waiting:
+        holders = Counter(_socket_inodes())
+        late = time.monotonic() > deadline_s
+        still = [each for each in waiting if not late and holders[os.fstat(each.fileno()).st_ino] > 1]
+        for duplicate in waiting:
+            if duplicate not in still:
+                _shut(duplicate, socket.SHUT_WR)
+        waiting = still
+        time.sleep(_POLL_S)
+    time.sleep(_LINGER_S)
+    for duplicate in duplicates:
+        duplicate.close()
+
+
+def _shut(duplicate: socket.socket, how: int) -> None:
+    try:
+        duplicate.shutdown(how)
+    except OSError:
+        pass  # the peer was faster: the connection has ended already, which is what was wanted
 
 
 def _listeners() -> list[tuple[int, Address]]:
@@ -66,7 +101,17 @@ def _listeners() -> list[tuple[int, Address]]:
     return found
 
 
-def _duplicates() -> Iterable[socket.socket]:
+def _socket_inodes() -> Iterator[int]:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            status = os.stat(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # closed meanwhile
+        if stat.S_ISSOCK(status.st_mode):
+            yield status.st_ino
+
+
+def _duplicates() -> Iterator[socket.socket]:
     """Yields a duplicate of every internet stream socket of this process. A descriptor that is closed meanwhile is left out."""
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -92,7 +92,7 @@ class GroupWork(dist.Work):
         self._generation = generation
         self.calls = calls
         self._inner: dist.Work | None = inner
-        self._operation = operation
+        self.operation = operation
         self._args = args
         self._lock = threading.Lock()
         self._ended = False
@@ -174,7 +174,7 @@ class GroupWork(dist.Work):
     def _echo(self) -> None:
         """Fills the outputs as a muted call does: half of a result would be uninitialised memory to whoever waited for it."""
         rank, size = self._place
-        muted.echo(self._operation, rank, size, self._args)
+        muted.echo(self.operation, rank, size, self._args)
 
     def _wait_until_ended(self, deadline_s: float | None) -> None:
         raise NotImplementedError
@@ -190,7 +190,7 @@ class GroupWork(dist.Work):
         except RuntimeError as error:
             self._inner_done(error)
         else:
-            if self._operation == "recv_anysource":
+            if self.operation == "recv_anysource":
                 self._source = inner.source_rank()
             self._inner_done(None)
 
@@ -200,7 +200,7 @@ class GroupWork(dist.Work):
         elif is_usage_error(error) and not self._generation.broken:
             self._end(error)
         else:
-            self._generation.fail(f"{self._operation}: {error}")
+            self._generation.fail(f"{self.operation}: {error}")
             self._end(settled=True)
         self._inner = None
         self._generation.forget(self)
@@ -276,7 +276,7 @@ class ThreadWork(GroupWork):
 
     def _wait_until_ended(self, deadline_s: float | None) -> None:
         if not self._event.wait(None if deadline_s is None else deadline_s - time.monotonic()):
-            raise RuntimeError(f"{self._operation}: operation timed out")
+            raise RuntimeError(f"{self.operation}: operation timed out")
 
     def _follow(self, inner: dist.Work) -> None:
         pass  # the thread does
