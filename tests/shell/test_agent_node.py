@@ -22,7 +22,9 @@ from deadpool.proto.messages import (
     OpenStore,
     RankExited,
     RankJoined,
+    RankReformed,
     Register,
+    Release,
     StoreOpened,
     WarmUp,
 )
@@ -149,8 +151,8 @@ def test_strangers_at_the_socket_are_refused(tmp_path: Path) -> None:
         node.stop()
 
 
-def test_an_order_reaches_a_rank_and_its_answer_the_supervisor_in_no_time(tmp_path: Path) -> None:
-    """Not a bound that a busy machine could miss: the figure is printed, the order of magnitude checked."""
+def test_an_order_reaches_a_rank_and_its_answer_the_supervisor(tmp_path: Path) -> None:
+    """The time is printed and not checked: a busy machine would miss any bound."""
     script = (
         RANK_SIDE
         + """
@@ -161,8 +163,6 @@ while True:
     speak(m.RankReformed(generation=order.generation, rank=0))
 """
     )
-    from deadpool.proto.messages import RankReformed, Release
-
     with node_of(tmp_path, script) as node:
         node.start_agent()
         node.start_ranks(0)
