@@ -37,6 +37,7 @@ def node_environment(
         "DEADPOOL_JOB_ID": config.job_id,
         "DEADPOOL_JOB_DIR": str(job_dir),
         "DEADPOOL_NODE_ID": node_id,
+        "DEADPOOL_HOST": host,
         "DEADPOOL_SOCKET": str(socket_path(job_dir, node_id)),
         "DEADPOOL_VAULT_DIR": str(vault_dir),
     }

@@ -377,8 +377,8 @@ class Guard:
 
     def _go_on(self, plan: Reform) -> None:
         """Protects the restored state in the new generation and resumes the loop."""
+        os.environ.update(MASTER_ADDR=plan.store_host, MASTER_PORT=str(plan.store_port))
         self.next_step = plan.resume_step
-        self._yielded = max(self._yielded, self._start)
         self._resumed_sent = False
         self._placement = next(place for place in plan.placements if place.rank == self._session.rank)
         assert self._member.live is not None
