@@ -185,7 +185,7 @@ def family(system: str) -> str:
 def standins_warm(status: JobStatus) -> bool:
     """Returns whether every spare has a stand-in for each rank of a node, and every member one."""
     wanted = {"spare": RANKS_PER_NODE, "member": 1}
-    return all(node.standins_ready >= wanted.get(node.role, 0) for node in status.nodes)
+    return status.hooked and all(node.standins_ready >= wanted.get(node.role, 0) for node in status.nodes)
 
 
 def start(parts: list[Part], folder: Path) -> list[Launched]:
