@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
