@@ -64,3 +64,40 @@ def test_silence_goes_on_counting_after_the_supervisor_is_back() -> None:
         lost = silence.check(now_s=now_s)
     assert {node for node, _ in lost} == {"a", "b"}
     assert now_s == pytest.approx(63.0, abs=0.6)
+
+
+def _lost_after(pauses_s: list[float], timeout_s: float) -> float | None:
+    """Plays one node's beats, apart by `pauses_s`; returns the pause in which it was given up, None when it was not."""
+    silence = Silence(timeout_s=timeout_s, now_s=0.0)
+    silence.heard("a", now_s=0.0)
+    at_s = 0.0
+    for pause_s in pauses_s:
+        at_s += pause_s
+        while silence.next_check_s() < at_s:
+            if silence.check(now_s=silence.next_check_s()):
+                return pause_s
+        silence.heard("a", now_s=at_s)
+    return None
+
+
+_QUIET = [0.333, 0.334, 0.332, 0.335, 0.334, 0.333] * 10
+# An agent's beats beside eight busy processes on two cores, as recorded: most are on time, some come in a bunch after a pause.
+_LOADED = [0.34, 0.33, 0.41, 0.27, 0.36, 0.62, 0.08, 0.31, 0.35, 0.78, 0.02, 0.21, 0.33, 0.55, 0.12, 0.34, 0.91, 0.01, 0.09] * 6
+
+
+def test_on_a_quiet_machine_the_timeout_is_what_was_asked_for() -> None:
+    assert _lost_after([*_QUIET, 1.09], 1.0) == 1.09
+    assert _lost_after([*_QUIET, 0.99], 1.0) is None
+
+
+def test_on_a_loaded_machine_a_pause_a_bit_longer_than_any_before_is_no_silence() -> None:
+    assert _lost_after([*_LOADED, 1.3, *_LOADED, 1.8, *_LOADED, 2.5], 1.0) is None
+    assert _lost_after([*_LOADED, 1.5], 1.0) == 1.5
+
+
+def test_what_was_seen_is_forgotten_after_a_minute() -> None:
+    assert _lost_after([*_LOADED, *_QUIET * 4, 1.2], 1.0) == 1.2
+
+
+def test_a_node_whose_pauses_grow_is_lost_in_the_end() -> None:
+    assert _lost_after([0.9, 1.3, 1.9, 2.8, 3.2], 1.0) == 3.2
