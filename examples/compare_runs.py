@@ -80,6 +80,9 @@ def main() -> int:
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
     args = parser.parse_args()
+    for path in (args.first, args.second):
+        if not path.is_file():
+            parser.error(f"{path}: no such file")
     first, second = read_record(args.first), read_record(args.second)
     found = list(differences(first, second))
     for line in found[:SHOWN]:
