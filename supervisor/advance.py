@@ -20,7 +20,7 @@ from deadpool.proto.messages import (
     WarmUp,
 )
 from deadpool.supervisor.membership import Role, choose_members, choose_spare
-from deadpool.supervisor.plan import Live, Sent, plan_recovery, usable
+from deadpool.supervisor.plan import Live, Sent, is_as_good_as_committed, plan_recovery, usable
 from deadpool.supervisor.recovery import PHASE_OF_STAGE, Attempt, Failure, Stage, Story
 from deadpool.supervisor.state import JobState, Phase
 
@@ -38,7 +38,6 @@ def start_job(state: JobState, *, now_s: float) -> None:
 def recover(state: JobState, failure: Failure, *, now_s: float, afresh: bool = False) -> None:
     """A failure, at any moment: the next generation begins, or the job ends because the like has happened too often."""
     released = state.phase is Phase.FINISH
-    again = state.attempt.afresh if state.attempt else False
     if state.story is None:
         if state.commit_step > state.fruitful_step:
             state.fruitless, state.fruitful_step = 0, state.commit_step
@@ -57,7 +56,7 @@ def recover(state: JobState, failure: Failure, *, now_s: float, afresh: bool = F
     if state.fruitless > limit:
         reason = f"{failure.cause}; {limit} recoveries in a row have brought no new committed step"
         state.end(1, reason, now_s=now_s, details=failure.details)
-    elif afresh or again:
+    elif afresh:
         begin_afresh(state, failure.cause, now_s=now_s)
     else:
         begin(state, failure.cause, now_s=now_s, released=released)
@@ -332,6 +331,8 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
         lineage=state.lineage,
     )
     story.commit_step = max(story.commit_step, state.commit_step)
+    if plan is None and _back_to_faulty_nodes(state, attempt, now_s=now_s):
+        return
     if plan is None:
         if state.commit_step == NO_STEP:
             begin_afresh(state, f"nothing was committed yet: {why}", now_s=now_s)
@@ -343,6 +344,8 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
         state.fruitless, state.fruitful_step = 1, state.commit_step
     story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))
     story.resume_step = attempt.resume_step = plan.resume_step
+    if is_as_good_as_committed(plan.resume_step, commit_step=state.commit_step, vaults=attempt.reports, lineage=state.lineage):
+        state.heard_commit(plan.resume_step)
     state.commit_step = min(state.commit_step, plan.resume_step)  # what is lost is lost once
     state.fruitful_step = min(state.fruitful_step, plan.resume_step)
     state.lineage.append(Sent(generation=state.generation, resume_step=plan.resume_step))
@@ -366,6 +369,28 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
             sources=tuple(plan.sources[placement.rank] for placement in placements),
         )
         state.send(node.node_id, order)
+
+
+def _back_to_faulty_nodes(state: JobState, attempt: Attempt, *, now_s: float) -> bool:
+    """The last resort: a node that had to give up its seat, but lives, may hold the only copy of its ranks' states.
+
+    Returns whether such a node has its seat back, in a new generation.
+    """
+    back = False
+    for node in state.roster.live():
+        held = {slot.rank for slot in attempt.reports.get(node.node_id, ()) if slot.kind is SlotKind.SNAPSHOT}
+        for node_rank, seat in enumerate(state.roster.seats):
+            ranks = {rank.rank for rank in state.roster.of_seat(node_rank)}
+            if node.role is Role.FAULTY and seat is not None and ranks <= held:
+                reason = f"{node.node_id} has its seat back"
+                state.send(seat, KillRanks(generation=state.generation, ranks=tuple(sorted(ranks)), reason=reason))
+                state.roster.vacate(seat, Role.SPARE)
+                state.roster.take_seat(node_rank, node.node_id)
+                state.note("seat_given_back", node=node.node_id, seat=node_rank)
+                back = True
+    if back:
+        begin(state, "states are left only on nodes that had given up their seats", now_s=now_s)
+    return back
 
 
 def _ahead_step(state: JobState, attempt: Attempt) -> int:

@@ -50,4 +50,11 @@ class Quit:
     exit_code: int
 
 
-Command = SendOrder | Note | Answer | EndJob | Quit
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillSelf:
+    """An injected failure: SIGKILL for the supervisor itself."""
+
+    cause: str
+
+
+Command = SendOrder | Note | Answer | EndJob | Quit | KillSelf

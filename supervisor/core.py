@@ -18,7 +18,7 @@ from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.diagnose import collective_failed, late, launch_failed, node_lost, rank_exited
 from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
-from deadpool.supervisor.injections import inject_requested, injection_due
+from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
 from deadpool.supervisor.recovery import Stage
 from deadpool.supervisor.state import JobState, Phase
 
@@ -49,7 +49,7 @@ class Job:
                 if state.phase is not Phase.END:
                     state.end(event.exit_code, event.reason, now_s=now_s)
             case InjectRequested():
-                inject_requested(state, event)
+                inject_requested(state, event, now_s)
             case _:
                 assert_never(event)
         return state.outbox
@@ -191,15 +191,20 @@ class Job:
                 rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
                 state.heard_commit(progress.commit_step)
                 advance.begun(state, now_s=now_s)
+                step_reached(state, progress.step, now_s)
 
     def _rank_joined(self, node_id: str, joined: messages.RankJoined, now_s: float) -> None:
         state = self.state
         if not state.roster.plays(node_id, joined.rank, joined.generation, joined.pid) or state.phase is Phase.END:
             return
         state.roster.ranks[joined.rank].pid = joined.pid
-        if not state.hooked:
+        first = not state.hooked
+        if first:
             state.hooked = True
             state.note("hooked", rank=joined.rank)
             for node in state.roster.live():
                 advance.warm_up(state, node.node_id)
         advance.begun(state, now_s=now_s)
+        gone = sorted(holder for holder in state.holders if not state.roster.nodes[holder].live)
+        if first and gone:  # lost while nobody had joined, and so nobody needed it
+            late(state, f"{', '.join(gone)} lost, which should hold replicas", gone[0], now_s)

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from deadpool.proto import messages
 from deadpool.proto.config import OnExhausted
+from deadpool.proto.faults import Target
 from deadpool.proto.messages import KillRanks
 from deadpool.supervisor import advance
 from deadpool.supervisor.classify import FailureClass, classify_exit, error_mark
@@ -97,7 +98,7 @@ def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: flo
     how = f"was killed by signal {exited.signal}" if exited.signal else f"failed: exit code {exited.exit_code}"
     cause = f"rank {exited.rank} on {node_id} {how}"
     details = exited.error.strip() or exited.log_tail.strip()
-    at_s = struck_at(state, "kill-rank", exited.rank, now_s)
+    at_s = struck_at(state, Target.RANK, exited.rank, now_s)
     if not state.hooked:
         _failed_unhooked(state, cause, details, node_id, (exited.rank,), now_s)
         return
@@ -128,7 +129,8 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
     all_done = all(rank.done for rank in roster.of_node(node_id))
     was_member = node_id in roster.seats
     if state.phase is Phase.FINISH and was_member and all_done:
-        node.role = Role.LOST  # its ranks are done; nothing there is needed any more
+        for rank in roster.vacate(node_id, Role.LOST):
+            roster.ranks[rank].done = True  # nothing there is needed any more
         state.note("node_lost", node=node_id, reason=reason)
         return
     ranks = roster.vacate(node_id, Role.LOST)
@@ -146,7 +148,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
                 failure_class=FailureClass.PERMANENT,
                 node=node_id,
                 ranks=ranks,
-                at_s=struck_at(state, "kill-node", node.index, now_s),
+                at_s=struck_at(state, Target.NODE, node.index, now_s),
                 counted=counted,
             )
             if was_member and not state.hooked and _ranks_run(state):
@@ -181,7 +183,8 @@ def failed(state: JobState, failure: Failure, now_s: float) -> None:
     attempt = state.attempt
     if failure.failure_class is FailureClass.PERMANENT and failure.node in state.roster.seats:
         _settle_permanent(state, failure)
-    afresh = not state.hooked or (attempt is not None and attempt.afresh)
+    nothing_runs = attempt is not None and attempt.afresh and attempt.stage is not Stage.BEGIN
+    afresh = not state.hooked or nothing_runs  # else it is asked first what there is, however soon after a start
     advance.recover(state, failure, now_s=now_s, afresh=afresh)
 
 

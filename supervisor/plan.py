@@ -40,6 +40,21 @@ def usable(generation: int, step: int, lineage: Iterable[Sent]) -> bool:
     return step != NO_STEP and all(step <= sent.resume_step for sent in lineage if sent.generation > generation)
 
 
+def is_as_good_as_committed(
+    step: int, *, commit_step: int, vaults: Mapping[str, Sequence[Slot]], lineage: Sequence[Sent]
+) -> bool:
+    """Returns whether S_step lies sealed wherever the newest known commit, or a later state, does.
+
+    Then it may have been committed without anybody alive having learnt of it, and it is at least as safe to keep.
+    """
+    places: dict[tuple[str, SlotKind, int], set[int]] = {}
+    for node_id, slots in vaults.items():
+        for slot in slots:
+            if slot.step >= commit_step and usable(slot.generation, slot.step, lineage):
+                places.setdefault((node_id, slot.kind, slot.rank), set()).add(slot.step)
+    return bool(places) and all(step in held for held in places.values())
+
+
 def plan_recovery(
     *,
     homes: Sequence[str],

@@ -6,6 +6,8 @@ gRPC handlers (service.py) only convert, enqueue and answer; nothing but this lo
 import asyncio
 import contextlib
 import itertools
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from typing import assert_never
 
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Order, Stopped
-from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
+from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.event_log import EventLog
 from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
@@ -145,5 +147,7 @@ class Runtime:
                         print(root_cause, file=sys.stderr, flush=True)
                 case Quit(exit_code=exit_code):
                     self._exit_code = exit_code
+                case KillSelf():
+                    os.kill(os.getpid(), signal.SIGKILL)
                 case _:
                     assert_never(command)

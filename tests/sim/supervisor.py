@@ -90,9 +90,11 @@ class SimSupervisor:
     def _handle(self, event: Event) -> None:
         now_s = self.world.now_s
         self.past.append((event, now_s))
-        generation = self.job.state.generation
+        generation, hooked = self.job.state.generation, self.job.state.hooked
         self._carry_out(self.job.handle(event, now_s=now_s))
         self.truth.check(self.job.state.generation >= generation, "the generation went back")
+        if self.job.state.generation > generation and not hooked:
+            self.truth.committed = 0  # nobody was heard to join: the job may start afresh
         self._set_alarm()
 
     def _set_alarm(self) -> None:

@@ -90,6 +90,8 @@ class Truth:
         contents = set(groups.resumed.values())
         self.check(len(contents) == 1, f"generation {generation} resumes from different states: {groups.resumed}")
         groups.steps[rank] = step
+        if generation < max(self.generations):
+            return  # on a node that was cut off and does not know yet; nobody is with it
         kept = not self.committed or self.descends(content, self.committed)
         self.check(
             kept or self.excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost"

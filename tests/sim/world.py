@@ -7,7 +7,7 @@ from typing import Any
 
 
 class World:
-    """`at` is the only way in which anything happens later. Equal seeds give equal runs."""
+    """`at` and `on` are the only ways in which anything happens later. Equal seeds give equal runs."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -18,8 +18,12 @@ class World:
         self._number = 0
 
     def at(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        self.on(self.now_s + delay_s, action, *arguments)
+
+    def on(self, time_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        """At that time; what is set for equal times happens in the order of setting."""
         self._number += 1
-        heapq.heappush(self._heap, (self.now_s + delay_s, self._number, action, arguments))
+        heapq.heappush(self._heap, (time_s, self._number, action, arguments))
 
     def between(self, low_s: float, high_s: float) -> float:
         return low_s + (high_s - low_s) * self.random.random()
@@ -57,14 +61,14 @@ class Pipe:
     def _schedule(self, action: Callable[[Any], None], message: Any) -> None:
         world = self._world
         self._last_s = max(self._last_s, world.now_s + world.between(0.0005, 0.01), self.held_until_s)
-        world.at(self._last_s - world.now_s, action, message)
+        world.on(self._last_s, action, message)
 
     def _held(self, action: Callable[[Any], None], message: Any) -> bool:
         """A message that was on its way when the cut began arrives after it, in order."""
         if self._world.now_s >= self.held_until_s:
             return False
         self._last_s = max(self._last_s, self.held_until_s)
-        self._world.at(self.held_until_s - self._world.now_s, action, message)
+        self._world.on(self.held_until_s, action, message)
         return True
 
     def _arrive(self, message: Any) -> None:

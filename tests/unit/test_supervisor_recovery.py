@@ -445,3 +445,61 @@ def test_injection_of_a_target_that_does_not_exist_is_refused(kind: str, target:
     scene.forget()
     assert scene.inject(kind, target).startswith(error)
     assert not scene.took(messages.Inject)
+
+
+def test_faulty_node_gets_its_seat_back_when_it_alone_holds_the_state() -> None:
+    scene = Scene(max_transient=0)
+    scene.start(commit_step=4)
+    scene.killed(3)
+    assert scene.state.roster.seats == ["node0", "node2"]
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.prepare(2, 3)
+    scene.report(0, snapshot(0, 5), snapshot(1, 5))
+    scene.report(2)
+    scene.forget()
+    scene.report(1, snapshot(2, 5), snapshot(3, 5))
+    assert scene.state.roster.seats == ["node0", "node1"]
+    assert [node for node, _ in scene.took(messages.KillRanks)] == [2]
+    assert [node for node, _ in scene.took(messages.Assign)] == [1]
+    plan = scene.recover(step=5, survivors=[0, 1], joiners=[2, 3])
+    assert plan.resume_step == 5
+
+
+def test_failure_soon_after_a_fresh_start_asks_first_what_there_is() -> None:
+    """The ranks may have committed steps since; the supervisor may be the last one to know."""
+    scene = Scene()
+    scene.start()
+    scene.killed(3)
+    for node in range(3):
+        scene.report(node)
+    scene.open_store()
+    scene.forget()
+    scene.killed(0, generation=3)
+    assert scene.state.generation == 4
+    assert scene.took(messages.Quiesce)
+    scene.recover(step=2, survivors=[1, 2, 3], joiners=[0], generation=3)
+    scene.bring_up(2)
+    assert scene.state.records[-1].resume_step == 2
+
+
+def test_holder_that_was_lost_before_anybody_joined_is_missed_then() -> None:
+    scene = Scene(nnodes=1, spares=1)
+    scene.start(hooked=False)
+    scene.lose(1)
+    assert scene.state.generation == 1
+    scene.say(0, messages.RankJoined(generation=1, rank=0, pid=1000))
+    assert scene.state.generation == 2
+
+
+def test_a_node_whose_ranks_are_done_leaves_its_seat() -> None:
+    scene = Scene()
+    scene.start(commit_step=9)
+    for rank in range(4):
+        scene.say(scene.home(rank), messages.RankFinished(generation=1, rank=rank, step=10))
+    scene.exits(2, 0)
+    scene.exits(3, 0)
+    scene.lose(1)
+    scene.hello(1)
+    scene.lose(0)
+    assert scene.state.roster.seats == ["node1", "node2"]
