@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import groups_rank
-import torch.distributed as dist
 from groups_rank import WORLD
+from torch._C._distributed_c10d import TCPStore
 
 _fork = multiprocessing.get_context("fork")
 
 
 def _serve_store(ready: Connection, alive: Connection) -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ready.send(store.port)
     alive.poll(None)  # until the driver ends
     os._exit(0)
@@ -43,7 +43,7 @@ class Driver:
         self.store_process.start()
         self.port = ready.recv()
         self.ready = ready
-        self.control = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=10))
+        self.control = TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=10))
         self.random = random.Random(case.get("seed", 0))
         self.recoveries: list[float] = []
 
@@ -57,7 +57,8 @@ class Driver:
             self.start(rank)
         if self.case["break"] == "random":
             for _ in range(self.case["breaks"]):
-                self.order({"strike": self.random.randrange(WORLD), "after_s": self.random.random() * self.case["within_s"]})
+                after_s = self.random.random() * self.case["within_s"]
+                self.order({"strike": self.random.randrange(WORLD), "after_steps": self.random.randrange(5), "after_s": after_s})
                 self.recover()
             self.order({"stop": True})
         elif self.case["break"] != "none":
@@ -94,6 +95,7 @@ class Driver:
         else:
             self.until(lambda: self.has([f"broken/{self.generation}"]), "a rank reports the break")
         began_s = time.monotonic()
+        overtakes = self.case.get("overtakes", 0)
         while True:
             self.generation += 1
             self.order({"generation": self.generation})
@@ -106,6 +108,10 @@ class Driver:
             self.until(lambda keys=prepared: self.has(keys), "all ranks are prepared")  # type: ignore[misc]
             live = [step for step in (int(self.control.get(key)) for key in prepared) if step >= 0]
             self.control.set(f"plan/{self.generation}", str(min(live)))
+            if overtakes:
+                overtakes -= 1
+                time.sleep(self.random.random() * 0.1)  # the next failure comes while the groups open, or a little later
+                continue
             reformed = [f"reformed/{self.generation}/{rank}" for rank in range(WORLD)]
             broken = [f"broken/{self.generation}"]
             self.until(lambda a=reformed, b=broken: self.has(a) or self.has(b), "all ranks have reformed")  # type: ignore[misc]

@@ -1,6 +1,7 @@
 """One rank of the group tests: trains a small model, discards broken steps, goes back to the step that the driver names.
 
-A guard in miniature. Everything between it and the driver goes over a TCPStore ("control"): reports are `set`, orders are waited for.
+A guard in miniature. Everything between it and the driver goes over a TCPStore ("control"): reports are `set`, orders are
+waited for.
 """
 
 import faulthandler
@@ -10,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,12 +21,16 @@ import torch
 import torch._dynamo  # what torch would import in the first step, in every rank
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from deadpool.proto.errors import UnavailableError
 from deadpool.trainer_hooks.groups import Groups
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch's own import uses what torch deprecates
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 WORLD = 4
 _KEPT_SNAPSHOTS = 4
@@ -122,9 +128,9 @@ class Rank:
 
     def __init__(self, rank: int, port: int, case: dict[str, Any], *, joiner: bool) -> None:
         self.rank, self.case, self.joiner = rank, case | ({"at": None} if joiner else {}), joiner
-        self.control = dist.TCPStore("127.0.0.1", port, is_master=False)
-        self.store = dist.TCPStore("127.0.0.1", port, is_master=False)
-        self.waiting = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_LONG)
+        self.control = TCPStore("127.0.0.1", port, is_master=False)
+        self.store = TCPStore("127.0.0.1", port, is_master=False)
+        self.waiting = TCPStore("127.0.0.1", port, is_master=False, timeout=_LONG)
         self.groups = Groups(record=None, host="127.0.0.1", on_broken=self.on_broken)
         self.ordered = 1
         self.order_came = threading.Condition()
@@ -134,6 +140,7 @@ class Rank:
         self.snapshots: dict[int, dict[str, Any]] = {}
         self.armed = False
         self.stop = False
+        self.strike_at: tuple[int, float] | None = None  # steps to go, and how far into the step then
         self.held_early = held()
 
     def on_broken(self, generation: int, error: str) -> None:
@@ -153,7 +160,7 @@ class Rank:
                 continue
             if order.get("strike") is not None:
                 if order["strike"] == self.rank:
-                    threading.Timer(order["after_s"], self.strike).start()
+                    self.strike_at = (order["after_steps"], order["after_s"])
                 continue
             self.groups.break_generation(order["generation"] - 1, "ordered")
             with self.order_came:
@@ -190,7 +197,7 @@ class Rank:
             rank=self.rank,
             world_size=WORLD,
             generation=self.case.get("generation", 1),
-            store=None if self.joiner else dist.PrefixStore("world", self.store),
+            store=None if self.joiner else PrefixStore("world", self.store),
             timeout=timedelta(seconds=60),
         )
         self.trainer = Trainer(self.case["kind"])
@@ -226,6 +233,11 @@ class Rank:
 
     def try_step(self, step: int) -> tuple[int, bool]:
         """Returns the number of steps done after trying one, and whether it was the last."""
+        if self.strike_at is not None:
+            steps, after_s = self.strike_at
+            self.strike_at = (steps - 1, after_s) if steps else None
+            if not steps:
+                threading.Timer(after_s, self.strike).start()
         if step == self.case.get("at") and self.rank in self.case["who"]:
             self.armed, self.case["at"] = True, None
         try:

@@ -92,6 +92,10 @@ class Group(dist.ProcessGroup):
             self._fake = _fake_group(self.membership)
         return self._fake
 
+    def _muted_work(self, tensors: list[torch.Tensor]) -> MutedWork:
+        neighbour = (self.membership.rank + 1) % self.membership.size  # a plausible source; torch refuses oneself
+        return MutedWork(tensors, neighbour)
+
     # -- who it is
 
     def getBackendName(self) -> str:
@@ -177,14 +181,14 @@ class Group(dist.ProcessGroup):
         begun, self._coalescing = self._coalescing, None
         opened = self._opened
         if begun is None or opened is None or opened[1] is not begun:
-            return MutedWork([], self.membership.rank)
+            return self._muted_work([])
         try:
             return StreamWork(opened[2], opened[3], begun._end_coalescing(device), "coalesced", ())
         except RuntimeError as error:
             if is_usage_error(error) and not opened[2].broken:
                 raise
             opened[2].fail(f"coalesced: {error}")
-            return MutedWork([], self.membership.rank)
+            return self._muted_work([])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         opened = self._opened
@@ -252,7 +256,7 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                 return _work_class(operation, work)(generation, calls, work, operation, (*args, *kwargs.values()))
         given = (*args, *kwargs.values())
         muted.echo(operation, self.membership.rank, self.membership.size, given)
-        return MutedWork(muted.tensors_in(given[0]) if given else [], self.membership.rank)
+        return self._muted_work(muted.tensors_in(given[0]) if given else [])
 
     call.__name__ = operation
     call.__doc__ = f"dist.ProcessGroup.{operation}, or its echo while the generation is broken or muted."

@@ -9,6 +9,7 @@ Descriptors are duplicated when the group opens: a number could be reused later,
 Gloo ends the process when its listener is shut.
 """
 
+import contextlib
 import os
 import socket
 import stat
@@ -83,10 +84,8 @@ def _finish(duplicates: list[socket.socket]) -> None:
 
 
 def _shut(duplicate: socket.socket, how: int) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the peer was faster: the connection has ended already, which is what was wanted
         duplicate.shutdown(how)
-    except OSError:
-        pass  # the peer was faster: the connection has ended already, which is what was wanted
 
 
 def _listeners() -> list[tuple[int, Address]]:
@@ -112,15 +111,23 @@ def _socket_inodes() -> Iterator[int]:
 
 
 def _duplicates() -> Iterator[socket.socket]:
-    """Yields a duplicate of every internet stream socket of this process. A descriptor that is closed meanwhile is left out."""
+    """Yields one duplicate of each internet stream socket of this process. What is closed meanwhile is left out."""
+    seen = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
                 continue
-            duplicate = socket.socket(fileno=os.dup(int(name)))
+            number = os.dup(int(name))
         except OSError:
             continue
-        if duplicate.family in _INTERNET and duplicate.type == socket.SOCK_STREAM:
+        try:
+            duplicate = socket.socket(fileno=number)
+        except OSError:  # the number has become something else than a socket meanwhile
+            os.close(number)
+            continue
+        inode = os.fstat(duplicate.fileno()).st_ino
+        if duplicate.family in _INTERNET and duplicate.type == socket.SOCK_STREAM and inode not in seen:
+            seen.add(inode)  # a duplicate of before may have taken a number that was listed
             yield duplicate
         else:
             duplicate.close()

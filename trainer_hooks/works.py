@@ -152,7 +152,8 @@ class GroupWork(dist.Work):
         return _success()
 
     def source_rank(self) -> int:
-        return self._source or 0
+        rank, size = self._place
+        return (rank + 1) % size if self._source is None else self._source
 
     _source_rank = source_rank
 
