@@ -1,27 +1,44 @@
 """When an injected failure strikes: in the middle of the target's step. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import assert_never
 
 from deadpool.proto.call_record import Head
+from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP, Inject
 
-KILL_NODE = "kill-node"
-KILL_RANK = "kill-rank"
+CORRUPT_REPLICA = "corrupt-replica"
 
 
 def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:
     """Returns whether the injection's moment has come: half a typical step into its step, or anywhere behind it.
 
-    `heads`: of this node's ranks. kill-node looks at the lowest of them; a node without ranks waits until it has some.
+    `heads`: of this node's ranks. Where no rank is named the lowest of them counts; a node without ranks waits until it has some.
     """
     if injection.step == NO_STEP:
         return True
     if not heads:
         return False
-    head = heads.get(min(heads) if injection.kind == KILL_NODE else injection.target)
+    head = heads.get(injection.target if FAULTS[injection.kind].target is Target.RANK else min(heads))
     if head is None or head.step < injection.step or head.step_began_ns == 0:
         return False
     return head.step > injection.step or now_ns - head.step_began_ns >= head.typical_step_ns // 2
+
+
+def concerns(injection: Inject, *, index: int, ranks: Collection[int]) -> bool:
+    """Returns whether this node must know of it. A rank may still come here, unless it is to be struck at once."""
+    fault = FAULTS[injection.kind]
+    if not fault.watched:
+        return False
+    match fault.target:
+        case Target.NODE:
+            return injection.target == index
+        case Target.RANK:
+            return injection.step != NO_STEP or injection.target in ranks or injection.kind == CORRUPT_REPLICA
+        case Target.NONE:
+            return True
+        case _:
+            assert_never(fault.target)
 
 
 class Injections:
@@ -48,5 +65,11 @@ class Injections:
         return [injection.injection_id for injection in due]
 
     def acknowledged(self, injection_id: int) -> Inject | None:
-        """Returns the injection that strikes now; it is spent. None for an id that is not this node's."""
+        """Returns the injection that strikes now; it is spent. None for an id that is not this node's.
+
+        It may be another node that has noticed its moment: replicas are struck where they are.
+        """
+        waiting = self._waiting.get(injection_id)
+        if waiting is not None and waiting.kind == CORRUPT_REPLICA:
+            self._due[injection_id] = self._waiting.pop(injection_id)
         return self._due.pop(injection_id, None)

@@ -1,5 +1,6 @@
 """What an agent has once the job's configuration is known: vault, logs, warm process, ranks' processes, store."""
 
+import os
 from dataclasses import dataclass
 
 from deadpool.agent.core import NodeCore
@@ -56,6 +57,13 @@ class Machinery:
     def sweep(self, *, strict: bool) -> None:
         """Reaps and kills orphans; see Processes.sweep."""
         self.processes.sweep({self.warm.pid, self.store.pid}, strict=strict)
+
+    def signal_all(self, signal_number: int) -> None:
+        """Sends the signal to every process of the node but this one."""
+        self.processes.signal_all(signal_number)
+        for pid in (self.store.pid, self.warm.pid):
+            if pid:
+                os.kill(pid, signal_number)
 
     def kill_now(self) -> None:
         """SIGKILL to every process, waiting for nothing."""

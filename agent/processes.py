@@ -179,11 +179,15 @@ class Processes:
                         await self._changed.wait()
                     return
 
-    def kill_now(self) -> None:
-        """SIGKILL to all, waiting for nothing: the whole node dies."""
+    def signal_all(self, signal_number: int) -> None:
+        """Sends the signal to every process that exists."""
         for process in self._processes.values():
             if process.pid:
-                self._signal(process, signal.SIGKILL)
+                self._signal(process, signal_number)
+
+    def kill_now(self) -> None:
+        """SIGKILL to all, waiting for nothing: the whole node dies."""
+        self.signal_all(signal.SIGKILL)
 
     def sweep(self, known: set[int], *, strict: bool) -> None:
         """Reaps orphans that have fallen to the agent; kills those whose process has failed. `known`: children to leave alone.

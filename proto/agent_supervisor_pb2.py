@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from deadpool.proto import common_pb2 as deadpool_dot_proto_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%deadpool/proto/agent_supervisor.proto\x12\x08\x64\x65\x61\x64pool\x1a\x1b\x64\x65\x61\x64pool/proto/common.proto\"\xe5\x05\n\x0c\x41gentMessage\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.deadpool.HelloH\x00\x12\x1e\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x0e.deadpool.BeatH\x00\x12-\n\x0cstore_opened\x18\x03 \x01(\x0b\x32\x15.deadpool.StoreOpenedH\x00\x12/\n\rlaunch_failed\x18\x04 \x01(\x0b\x32\x16.deadpool.LaunchFailedH\x00\x12-\n\x0cvault_report\x18\x05 \x01(\x0b\x32\x15.deadpool.VaultReportH\x00\x12/\n\rinjection_due\x18\x06 \x01(\x0b\x32\x16.deadpool.InjectionDueH\x00\x12$\n\x07stopped\x18\x07 \x01(\x0b\x32\x11.deadpool.StoppedH\x00\x12+\n\x0brank_exited\x18\x08 \x01(\x0b\x32\x14.deadpool.RankExitedH\x00\x12+\n\x0brank_joined\x18\t \x01(\x0b\x32\x14.deadpool.RankJoinedH\x00\x12+\n\x0brank_broken\x18\n \x01(\x0b\x32\x14.deadpool.RankBrokenH\x00\x12/\n\rrank_prepared\x18\x0b \x01(\x0b\x32\x16.deadpool.RankPreparedH\x00\x12/\n\rrank_reformed\x18\x0c \x01(\x0b\x32\x16.deadpool.RankReformedH\x00\x12/\n\rrank_restored\x18\r \x01(\x0b\x32\x16.deadpool.RankRestoredH\x00\x12+\n\x0brank_failed\x18\x0e \x01(\x0b\x32\x14.deadpool.RankFailedH\x00\x12-\n\x0crank_resumed\x18\x0f \x01(\x0b\x32\x15.deadpool.RankResumedH\x00\x12/\n\rrank_finished\x18\x10 \x01(\x0b\x32\x16.deadpool.RankFinishedH\x00\x42\x06\n\x04\x62ody\"\xe6\x03\n\x05Order\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.deadpool.WelcomeH\x00\x12)\n\nopen_store\x18\x02 \x01(\x0b\x32\x13.deadpool.OpenStoreH\x00\x12+\n\x0bstart_ranks\x18\x03 \x01(\x0b\x32\x14.deadpool.StartRanksH\x00\x12#\n\x07warm_up\x18\x04 \x01(\x0b\x32\x10.deadpool.WarmUpH\x00\x12$\n\x07quiesce\x18\x05 \x01(\x0b\x32\x11.deadpool.QuiesceH\x00\x12\"\n\x06\x61ssign\x18\x06 \x01(\x0b\x32\x10.deadpool.AssignH\x00\x12)\n\nkill_ranks\x18\x07 \x01(\x0b\x32\x13.deadpool.KillRanksH\x00\x12\"\n\x06reform\x18\x08 \x01(\x0b\x32\x10.deadpool.ReformH\x00\x12$\n\x07release\x18\t \x01(\x0b\x32\x11.deadpool.ReleaseH\x00\x12\"\n\x06inject\x18\n \x01(\x0b\x32\x10.deadpool.InjectH\x00\x12/\n\rinjection_ack\x18\x0b \x01(\x0b\x32\x16.deadpool.InjectionAckH\x00\x12\x1e\n\x04stop\x18\x0c \x01(\x0b\x32\x0e.deadpool.StopH\x00\x42\x06\n\x04\x62ody\"c\n\x05Hello\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04hint\x18\x02 \x01(\x03\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\x03\x12\x0b\n\x03pid\x18\x05 \x01(\x03\x12\x12\n\ngeneration\x18\x06 \x01(\x03\"y\n\x0cRankProgress\x12\x0c\n\x04rank\x18\x01 \x01(\x03\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x13\n\x0b\x63ommit_step\x18\x04 \x01(\x03\x12\x12\n\nsteps_done\x18\x05 \x01(\x03\x12\x17\n\x0f\x65xposed_stall_s\x18\x06 \x01(\x01\"\x9a\x01\n\x04\x42\x65\x61t\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12%\n\x05ranks\x18\x02 \x03(\x0b\x32\x16.deadpool.RankProgress\x12\x11\n\tcpu_share\x18\x03 \x01(\x01\x12\x14\n\x0cmemory_share\x18\x04 \x01(\x01\x12\x16\n\x0eshm_free_bytes\x18\x05 \x01(\x03\x12\x16\n\x0estandins_ready\x18\x06 \x01(\x03\"=\n\x0bStoreOpened\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x03\"@\n\x0bVaultReport\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x1d\n\x05slots\x18\x02 \x03(\x0b\x32\x0e.deadpool.Slot\"3\n\x0cInjectionDue\x12\x14\n\x0cinjection_id\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ns\x18\x02 \x01(\x03\"\t\n\x07Stopped\"\xa2\x01\n\nRankExited\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x03\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x11\n\texit_code\x18\x04 \x01(\x03\x12\x0e\n\x06signal\x18\x05 \x01(\x03\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12\x10\n\x08log_tail\x18\x07 \x01(\t\x12\x0c\n\x04step\x18\x08 \x01(\x03\x12\x13\n\x0b\x63ommit_step\x18\t \x01(\x03\"2\n\x07Welcome\x12\x13\n\x0b\x63onfig_json\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x1f\n\tOpenStore\x12\x12\n\ngeneration\x18\x01 \x01(\x03\"\xb7\x01\n\nStartRanks\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x03\x12\'\n\nplacements\x18\x03 \x03(\x0b\x32\x13.deadpool.Placement\x12\x12\n\nstore_host\x18\x04 \x01(\t\x12\x12\n\nstore_port\x18\x05 \x01(\x03\x12\x19\n\x11master_node_count\x18\x06 \x01(\x03\x12\x15\n\rrestart_count\x18\x07 \x01(\x03\"\x1a\n\x06WarmUp\x12\x10\n\x08standins\x18\x01 \x01(\x03\"\x9e\x01\n\x06\x41ssign\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x03\x12\'\n\nplacements\x18\x03 \x03(\x0b\x32\x13.deadpool.Placement\x12\x11\n\thint_step\x18\x04 \x01(\x03\x12\x19\n\x11master_node_count\x18\x05 \x01(\x03\x12\x15\n\rrestart_count\x18\x06 \x01(\x03\">\n\tKillRanks\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\r\n\x05ranks\x18\x02 \x03(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"J\n\x06Inject\x12\x14\n\x0cinjection_id\x18\x01 \x01(\x03\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\x03\x12\x0c\n\x04step\x18\x04 \x01(\x03\"$\n\x0cInjectionAck\x12\x14\n\x0cinjection_id\x18\x01 \x01(\x03\"\'\n\x04Stop\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\x32\x43\n\nSupervisor\x12\x35\n\x06\x41ttend\x12\x16.deadpool.AgentMessage\x1a\x0f.deadpool.Order(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%deadpool/proto/agent_supervisor.proto\x12\x08\x64\x65\x61\x64pool\x1a\x1b\x64\x65\x61\x64pool/proto/common.proto\"\xf8\x07\n\x0c\x41gentMessage\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.deadpool.HelloH\x00\x12\x1e\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x0e.deadpool.BeatH\x00\x12-\n\x0cstore_opened\x18\x03 \x01(\x0b\x32\x15.deadpool.StoreOpenedH\x00\x12/\n\rlaunch_failed\x18\x04 \x01(\x0b\x32\x16.deadpool.LaunchFailedH\x00\x12-\n\x0cvault_report\x18\x05 \x01(\x0b\x32\x15.deadpool.VaultReportH\x00\x12/\n\rinjection_due\x18\x06 \x01(\x0b\x32\x16.deadpool.InjectionDueH\x00\x12$\n\x07stopped\x18\x07 \x01(\x0b\x32\x11.deadpool.StoppedH\x00\x12+\n\x0brank_exited\x18\x08 \x01(\x0b\x32\x14.deadpool.RankExitedH\x00\x12+\n\x0brank_joined\x18\t \x01(\x0b\x32\x14.deadpool.RankJoinedH\x00\x12+\n\x0brank_broken\x18\n \x01(\x0b\x32\x14.deadpool.RankBrokenH\x00\x12/\n\rrank_prepared\x18\x0b \x01(\x0b\x32\x16.deadpool.RankPreparedH\x00\x12/\n\rrank_reformed\x18\x0c \x01(\x0b\x32\x16.deadpool.RankReformedH\x00\x12/\n\rrank_restored\x18\r \x01(\x0b\x32\x16.deadpool.RankRestoredH\x00\x12+\n\x0brank_failed\x18\x0e \x01(\x0b\x32\x14.deadpool.RankFailedH\x00\x12-\n\x0crank_resumed\x18\x0f \x01(\x0b\x32\x15.deadpool.RankResumedH\x00\x12/\n\rrank_finished\x18\x10 \x01(\x0b\x32\x16.deadpool.RankFinishedH\x00\x12\x39\n\x12protection_changed\x18\x15 \x01(\x0b\x32\x1b.deadpool.ProtectionChangedH\x00\x12/\n\rstate_differs\x18\x16 \x01(\x0b\x32\x16.deadpool.StateDiffersH\x00\x12\x39\n\x12\x63heckpoint_written\x18\x17 \x01(\x0b\x32\x1b.deadpool.CheckpointWrittenH\x00\x12-\n\x0chost_trouble\x18\x18 \x01(\x0b\x32\x15.deadpool.HostTroubleH\x00\x12+\n\x0b\x63\x61ll_report\x18( \x01(\x0b\x32\x14.deadpool.CallReportH\x00\x12\x0e\n\x06number\x18Z \x01(\x03\x42\x06\n\x04\x62ody\"\xb4\x04\n\x05Order\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.deadpool.WelcomeH\x00\x12)\n\nopen_store\x18\x02 \x01(\x0b\x32\x13.deadpool.OpenStoreH\x00\x12+\n\x0bstart_ranks\x18\x03 \x01(\x0b\x32\x14.deadpool.StartRanksH\x00\x12#\n\x07warm_up\x18\x04 \x01(\x0b\x32\x10.deadpool.WarmUpH\x00\x12$\n\x07quiesce\x18\x05 \x01(\x0b\x32\x11.deadpool.QuiesceH\x00\x12\"\n\x06\x61ssign\x18\x06 \x01(\x0b\x32\x10.deadpool.AssignH\x00\x12)\n\nkill_ranks\x18\x07 \x01(\x0b\x32\x13.deadpool.KillRanksH\x00\x12\"\n\x06reform\x18\x08 \x01(\x0b\x32\x10.deadpool.ReformH\x00\x12$\n\x07release\x18\t \x01(\x0b\x32\x11.deadpool.ReleaseH\x00\x12\"\n\x06inject\x18\n \x01(\x0b\x32\x10.deadpool.InjectH\x00\x12/\n\rinjection_ack\x18\x0b \x01(\x0b\x32\x16.deadpool.InjectionAckH\x00\x12\x1e\n\x04stop\x18\x0c \x01(\x0b\x32\x0e.deadpool.StopH\x00\x12-\n\x0creport_calls\x18( \x01(\x0b\x32\x15.deadpool.ReportCallsH\x00\x12\x0e\n\x06number\x18Z \x01(\x03\x12\r\n\x05heard\x18[ \x01(\x03\x42\x06\n\x04\x62ody\"\x88\x01\n\x05Hello\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04hint\x18\x02 \x01(\x03\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\x03\x12\x0b\n\x03pid\x18\x05 \x01(\x03\x12\x12\n\ngeneration\x18\x06 \x01(\x03\x12\x13\n\x0bincarnation\x18( \x01(\x03\x12\x0e\n\x06obeyed\x18) \x01(\x03\"y\n\x0cRankProgress\x12\x0c\n\x04rank\x18\x01 \x01(\x03\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x13\n\x0b\x63ommit_step\x18\x04 \x01(\x03\x12\x12\n\nsteps_done\x18\x05 \x01(\x03\x12\x17\n\x0f\x65xposed_stall_s\x18\x06 \x01(\x01\"\xcf\x01\n\x04\x42\x65\x61t\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12%\n\x05ranks\x18\x02 \x03(\x0b\x32\x16.deadpool.RankProgress\x12\x11\n\tcpu_share\x18\x03 \x01(\x01\x12\x14\n\x0cmemory_share\x18\x04 \x01(\x01\x12\x16\n\x0eshm_free_bytes\x18\x05 \x01(\x03\x12\x16\n\x0estandins_ready\x18\x06 \x01(\x03\x12#\n\x08readings\x18( \x03(\x0b\x32\x11.deadpool.Reading\x12\x0e\n\x06obeyed\x18) \x01(\x03\"&\n\x07Reading\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"Q\n\tGroupCall\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\toperation\x18\x02 \x01(\t\x12\x0f\n\x07\x65ntered\x18\x03 \x01(\x03\x12\x11\n\tcompleted\x18\x04 \x01(\x03\"z\n\tRankCalls\x12\x0c\n\x04rank\x18\x01 \x01(\x03\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12#\n\x06groups\x18\x04 \x03(\x0b\x32\x13.deadpool.GroupCall\x12\x0e\n\x06stacks\x18\x05 \x01(\t\x12\x0f\n\x07stopped\x18\x06 \x01(\x08\"D\n\nCallReport\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\"\n\x05ranks\x18\x02 \x03(\x0b\x32\x13.deadpool.RankCalls\"!\n\x0bReportCalls\x12\x12\n\ngeneration\x18\x01 \x01(\x03\"=\n\x0bStoreOpened\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x03\"@\n\x0bVaultReport\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x1d\n\x05slots\x18\x02 \x03(\x0b\x32\x0e.deadpool.Slot\"3\n\x0cInjectionDue\x12\x14\n\x0cinjection_id\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ns\x18\x02 \x01(\x03\"\t\n\x07Stopped\"\xa2\x01\n\nRankExited\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x03\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x11\n\texit_code\x18\x04 \x01(\x03\x12\x0e\n\x06signal\x18\x05 \x01(\x03\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12\x10\n\x08log_tail\x18\x07 \x01(\t\x12\x0c\n\x04step\x18\x08 \x01(\x03\x12\x13\n\x0b\x63ommit_step\x18\t \x01(\x03\"O\n\x11\x43heckpointWritten\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\")\n\x0bHostTrouble\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"`\n\x07Welcome\x12\x13\n\x0b\x63onfig_json\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x0f\n\x07resumed\x18\x04 \x01(\x08\x12\r\n\x05heard\x18\x05 \x01(\x03\"\x1f\n\tOpenStore\x12\x12\n\ngeneration\x18\x01 \x01(\x03\"\xb7\x01\n\nStartRanks\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x03\x12\'\n\nplacements\x18\x03 \x03(\x0b\x32\x13.deadpool.Placement\x12\x12\n\nstore_host\x18\x04 \x01(\t\x12\x12\n\nstore_port\x18\x05 \x01(\x03\x12\x19\n\x11master_node_count\x18\x06 \x01(\x03\x12\x15\n\rrestart_count\x18\x07 \x01(\x03\"\x1a\n\x06WarmUp\x12\x10\n\x08standins\x18\x01 \x01(\x03\"\x9e\x01\n\x06\x41ssign\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x03\x12\'\n\nplacements\x18\x03 \x03(\x0b\x32\x13.deadpool.Placement\x12\x11\n\thint_step\x18\x04 \x01(\x03\x12\x19\n\x11master_node_count\x18\x05 \x01(\x03\x12\x15\n\rrestart_count\x18\x06 \x01(\x03\">\n\tKillRanks\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\r\n\x05ranks\x18\x02 \x03(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"J\n\x06Inject\x12\x14\n\x0cinjection_id\x18\x01 \x01(\x03\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\x03\x12\x0c\n\x04step\x18\x04 \x01(\x03\"$\n\x0cInjectionAck\x12\x14\n\x0cinjection_id\x18\x01 \x01(\x03\"\'\n\x04Stop\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\x32\x43\n\nSupervisor\x12\x35\n\x06\x41ttend\x12\x16.deadpool.AgentMessage\x1a\x0f.deadpool.Order(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,43 +33,57 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'deadpool.proto.agent_superv
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AGENTMESSAGE']._serialized_start=81
-  _globals['_AGENTMESSAGE']._serialized_end=822
-  _globals['_ORDER']._serialized_start=825
-  _globals['_ORDER']._serialized_end=1311
-  _globals['_HELLO']._serialized_start=1313
-  _globals['_HELLO']._serialized_end=1412
-  _globals['_RANKPROGRESS']._serialized_start=1414
-  _globals['_RANKPROGRESS']._serialized_end=1535
-  _globals['_BEAT']._serialized_start=1538
-  _globals['_BEAT']._serialized_end=1692
-  _globals['_STOREOPENED']._serialized_start=1694
-  _globals['_STOREOPENED']._serialized_end=1755
-  _globals['_VAULTREPORT']._serialized_start=1757
-  _globals['_VAULTREPORT']._serialized_end=1821
-  _globals['_INJECTIONDUE']._serialized_start=1823
-  _globals['_INJECTIONDUE']._serialized_end=1874
-  _globals['_STOPPED']._serialized_start=1876
-  _globals['_STOPPED']._serialized_end=1885
-  _globals['_RANKEXITED']._serialized_start=1888
-  _globals['_RANKEXITED']._serialized_end=2050
-  _globals['_WELCOME']._serialized_start=2052
-  _globals['_WELCOME']._serialized_end=2102
-  _globals['_OPENSTORE']._serialized_start=2104
-  _globals['_OPENSTORE']._serialized_end=2135
-  _globals['_STARTRANKS']._serialized_start=2138
-  _globals['_STARTRANKS']._serialized_end=2321
-  _globals['_WARMUP']._serialized_start=2323
-  _globals['_WARMUP']._serialized_end=2349
-  _globals['_ASSIGN']._serialized_start=2352
-  _globals['_ASSIGN']._serialized_end=2510
-  _globals['_KILLRANKS']._serialized_start=2512
-  _globals['_KILLRANKS']._serialized_end=2574
-  _globals['_INJECT']._serialized_start=2576
-  _globals['_INJECT']._serialized_end=2650
-  _globals['_INJECTIONACK']._serialized_start=2652
-  _globals['_INJECTIONACK']._serialized_end=2688
-  _globals['_STOP']._serialized_start=2690
-  _globals['_STOP']._serialized_end=2729
-  _globals['_SUPERVISOR']._serialized_start=2731
-  _globals['_SUPERVISOR']._serialized_end=2798
+  _globals['_AGENTMESSAGE']._serialized_end=1097
+  _globals['_ORDER']._serialized_start=1100
+  _globals['_ORDER']._serialized_end=1664
+  _globals['_HELLO']._serialized_start=1667
+  _globals['_HELLO']._serialized_end=1803
+  _globals['_RANKPROGRESS']._serialized_start=1805
+  _globals['_RANKPROGRESS']._serialized_end=1926
+  _globals['_BEAT']._serialized_start=1929
+  _globals['_BEAT']._serialized_end=2136
+  _globals['_READING']._serialized_start=2138
+  _globals['_READING']._serialized_end=2176
+  _globals['_GROUPCALL']._serialized_start=2178
+  _globals['_GROUPCALL']._serialized_end=2259
+  _globals['_RANKCALLS']._serialized_start=2261
+  _globals['_RANKCALLS']._serialized_end=2383
+  _globals['_CALLREPORT']._serialized_start=2385
+  _globals['_CALLREPORT']._serialized_end=2453
+  _globals['_REPORTCALLS']._serialized_start=2455
+  _globals['_REPORTCALLS']._serialized_end=2488
+  _globals['_STOREOPENED']._serialized_start=2490
+  _globals['_STOREOPENED']._serialized_end=2551
+  _globals['_VAULTREPORT']._serialized_start=2553
+  _globals['_VAULTREPORT']._serialized_end=2617
+  _globals['_INJECTIONDUE']._serialized_start=2619
+  _globals['_INJECTIONDUE']._serialized_end=2670
+  _globals['_STOPPED']._serialized_start=2672
+  _globals['_STOPPED']._serialized_end=2681
+  _globals['_RANKEXITED']._serialized_start=2684
+  _globals['_RANKEXITED']._serialized_end=2846
+  _globals['_CHECKPOINTWRITTEN']._serialized_start=2848
+  _globals['_CHECKPOINTWRITTEN']._serialized_end=2927
+  _globals['_HOSTTROUBLE']._serialized_start=2929
+  _globals['_HOSTTROUBLE']._serialized_end=2970
+  _globals['_WELCOME']._serialized_start=2972
+  _globals['_WELCOME']._serialized_end=3068
+  _globals['_OPENSTORE']._serialized_start=3070
+  _globals['_OPENSTORE']._serialized_end=3101
+  _globals['_STARTRANKS']._serialized_start=3104
+  _globals['_STARTRANKS']._serialized_end=3287
+  _globals['_WARMUP']._serialized_start=3289
+  _globals['_WARMUP']._serialized_end=3315
+  _globals['_ASSIGN']._serialized_start=3318
+  _globals['_ASSIGN']._serialized_end=3476
+  _globals['_KILLRANKS']._serialized_start=3478
+  _globals['_KILLRANKS']._serialized_end=3540
+  _globals['_INJECT']._serialized_start=3542
+  _globals['_INJECT']._serialized_end=3616
+  _globals['_INJECTIONACK']._serialized_start=3618
+  _globals['_INJECTIONACK']._serialized_end=3654
+  _globals['_STOP']._serialized_start=3656
+  _globals['_STOP']._serialized_end=3695
+  _globals['_SUPERVISOR']._serialized_start=3697
+  _globals['_SUPERVISOR']._serialized_end=3764
 # @@protoc_insertion_point(module_scope)

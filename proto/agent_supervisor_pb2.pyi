@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "beat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished")
+    __slots__ = ("hello", "beat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "checkpoint_written", "host_trouble", "call_report", "number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     STORE_OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,12 @@ class AgentMessage(_message.Message):
     RANK_FAILED_FIELD_NUMBER: _ClassVar[int]
     RANK_RESUMED_FIELD_NUMBER: _ClassVar[int]
     RANK_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PROTECTION_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIFFERS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    HOST_TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     beat: Beat
     store_opened: StoreOpened
@@ -41,10 +47,16 @@ class AgentMessage(_message.Message):
     rank_failed: _common_pb2.RankFailed
     rank_resumed: _common_pb2.RankResumed
     rank_finished: _common_pb2.RankFinished
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ...) -> None: ...
+    protection_changed: _common_pb2.ProtectionChanged
+    state_differs: _common_pb2.StateDiffers
+    checkpoint_written: CheckpointWritten
+    host_trouble: HostTrouble
+    call_report: CallReport
+    number: int
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop")
+    __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop", "report_calls", "number", "heard")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     OPEN_STORE_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +69,9 @@ class Order(_message.Message):
     INJECT_FIELD_NUMBER: _ClassVar[int]
     INJECTION_ACK_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    REPORT_CALLS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     open_store: OpenStore
     start_ranks: StartRanks
@@ -69,23 +84,30 @@ class Order(_message.Message):
     inject: Inject
     injection_ack: InjectionAck
     stop: Stop
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
+    report_calls: ReportCalls
+    number: int
+    heard: int
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., report_calls: _Optional[_Union[ReportCalls, _Mapping]] = ..., number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation")
+    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OBEYED_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     hint: int
     host: str
     port: int
     pid: int
     generation: int
-    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    obeyed: int
+    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ...) -> None: ...
 
 class RankProgress(_message.Message):
     __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s")
@@ -104,20 +126,74 @@ class RankProgress(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready")
+    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_SHARE_FIELD_NUMBER: _ClassVar[int]
     SHM_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STANDINS_READY_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    OBEYED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     ranks: _containers.RepeatedCompositeFieldContainer[RankProgress]
     cpu_share: float
     memory_share: float
     shm_free_bytes: int
     standins_ready: int
-    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ...) -> None: ...
+    readings: _containers.RepeatedCompositeFieldContainer[Reading]
+    obeyed: int
+    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ...) -> None: ...
+
+class Reading(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class GroupCall(_message.Message):
+    __slots__ = ("group", "operation", "entered", "completed")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ENTERED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    operation: str
+    entered: int
+    completed: int
+    def __init__(self, group: _Optional[str] = ..., operation: _Optional[str] = ..., entered: _Optional[int] = ..., completed: _Optional[int] = ...) -> None: ...
+
+class RankCalls(_message.Message):
+    __slots__ = ("rank", "pid", "step", "groups", "stacks", "stopped")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    step: int
+    groups: _containers.RepeatedCompositeFieldContainer[GroupCall]
+    stacks: str
+    stopped: bool
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupCall, _Mapping]]] = ..., stacks: _Optional[str] = ..., stopped: _Optional[bool] = ...) -> None: ...
+
+class CallReport(_message.Message):
+    __slots__ = ("generation", "ranks")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    ranks: _containers.RepeatedCompositeFieldContainer[RankCalls]
+    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankCalls, _Mapping]]] = ...) -> None: ...
+
+class ReportCalls(_message.Message):
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
 
 class StoreOpened(_message.Message):
     __slots__ = ("generation", "host", "port")
@@ -171,13 +247,39 @@ class RankExited(_message.Message):
     commit_step: int
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ...) -> None: ...
 
+class CheckpointWritten(_message.Message):
+    __slots__ = ("step", "path", "error", "seconds")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    path: str
+    error: str
+    seconds: float
+    def __init__(self, step: _Optional[int] = ..., path: _Optional[str] = ..., error: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class HostTrouble(_message.Message):
+    __slots__ = ("kind", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    text: str
+    def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
 class Welcome(_message.Message):
-    __slots__ = ("config_json", "generation")
+    __slots__ = ("config_json", "generation", "term", "resumed", "heard")
     CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     config_json: str
     generation: int
-    def __init__(self, config_json: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    term: int
+    resumed: bool
+    heard: int
+    def __init__(self, config_json: _Optional[str] = ..., generation: _Optional[int] = ..., term: _Optional[int] = ..., resumed: _Optional[bool] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class OpenStore(_message.Message):
     __slots__ = ("generation",)

@@ -124,29 +124,47 @@ class RankReformed(_message.Message):
     rank: int
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
+class BadCopy(_message.Message):
+    __slots__ = ("node_id", "kind", "rank", "generation", "step")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    kind: str
+    rank: int
+    generation: int
+    step: int
+    def __init__(self, node_id: _Optional[str] = ..., kind: _Optional[str] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
 class RankRestored(_message.Message):
-    __slots__ = ("generation", "rank", "step", "bytes_restored")
+    __slots__ = ("generation", "rank", "step", "bytes_restored", "bad_copies")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BYTES_RESTORED_FIELD_NUMBER: _ClassVar[int]
+    BAD_COPIES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     step: int
     bytes_restored: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., bytes_restored: _Optional[int] = ...) -> None: ...
+    bad_copies: _containers.RepeatedCompositeFieldContainer[BadCopy]
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., bytes_restored: _Optional[int] = ..., bad_copies: _Optional[_Iterable[_Union[BadCopy, _Mapping]]] = ...) -> None: ...
 
 class RankFailed(_message.Message):
-    __slots__ = ("generation", "rank", "phase", "error")
+    __slots__ = ("generation", "rank", "phase", "error", "bad_copies")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    BAD_COPIES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     phase: str
     error: str
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., phase: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    bad_copies: _containers.RepeatedCompositeFieldContainer[BadCopy]
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., phase: _Optional[str] = ..., error: _Optional[str] = ..., bad_copies: _Optional[_Iterable[_Union[BadCopy, _Mapping]]] = ...) -> None: ...
 
 class RankResumed(_message.Message):
     __slots__ = ("generation", "rank", "step", "at_ns")
@@ -201,3 +219,31 @@ class Release(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     generation: int
     def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
+class ProtectionChanged(_message.Message):
+    __slots__ = ("generation", "rank", "step", "reason")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    rank: int
+    step: int
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StateDiffers(_message.Message):
+    __slots__ = ("generation", "rank", "step", "ranks", "item", "repair")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    rank: int
+    step: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    item: str
+    repair: str
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., item: _Optional[str] = ..., repair: _Optional[str] = ...) -> None: ...

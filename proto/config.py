@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP
 
 
@@ -30,18 +31,33 @@ class Injection:
     step: int = NO_STEP
 
 
-INJECTION_KINDS = ("kill-node", "kill-rank")
+INJECTION_KINDS = tuple(FAULTS)
 
 
 def parse_injection(text: str, injection_id: int) -> Injection:
-    """Returns the injection that `KIND:TARGET@STEP` describes; ConfigError names the part that is wrong."""
+    """Returns the injection that `KIND:TARGET@STEP` describes; ConfigError names the part that is wrong.
+
+    Kinds without a target take 0.
+    """
     head, at, step = text.partition("@")
     kind, colon, target = head.partition(":")
     if kind not in INJECTION_KINDS:
         raise ConfigError(f"--inject {text}: unknown kind {kind!r}; known: {', '.join(INJECTION_KINDS)}")
     if not (colon and at and target.isdecimal() and step.isdecimal()):
         raise ConfigError(f"--inject {text}: expected KIND:TARGET@STEP with numbers for TARGET and STEP, as kill-rank:3@15")
-    return Injection(injection_id=injection_id, kind=kind, target=int(target), step=int(step))
+    injection = Injection(injection_id=injection_id, kind=kind, target=int(target), step=int(step))
+    if problem := not_possible(injection.kind, injection.target, injection.step):
+        raise ConfigError(f"--inject {text}: {problem}")
+    return injection
+
+
+def not_possible(kind: str, target: int, step: int) -> str:
+    """Returns why no job can have this known kind injected so, "" when it can."""
+    if FAULTS[kind].target is Target.NONE and target != 0:
+        return f"{kind} has no target: write 0"
+    if step != NO_STEP and not FAULTS[kind].at_step:
+        return f"{kind} cannot wait for a step, its target makes none: ask for it while the job runs (deadpool inject)"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +75,11 @@ class JobConfig:
     start_method: str = "forkserver"  # "forkserver": fork from a process that has imported torch; "spawn": a fresh interpreter
     log_dir: str
     standalone: bool = True
-    heartbeat_interval_s: float = 1.0
+    netns: bool = False  # standalone: a network namespace for each node
+    heartbeat_interval_s: float | None = None  # None: a third of the timeout, at most 1 s (beat_interval_s)
     heartbeat_timeout_s: float = 3.0
+    hang_timeout_s: float | None = None  # no rank's step advances for so long; None: learned from the steps, at least 30 s
+    failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failure_rules.toml)
     on_exhausted: OnExhausted = OnExhausted.WAIT
     max_restarts: int = 0  # scripts without hooks: restarts of all workers
     max_transient: int = 3  # failures of one node's processes in the window that count as transient
@@ -72,11 +91,21 @@ class JobConfig:
     reform_timeout_s: float = 30.0
     restore_timeout_s: float = 600.0
     stop_grace_s: float = 3.0  # SIGTERM to SIGKILL; a stopped job is gone within 5 s even if ranks do not listen
+    verify_every: int = 0  # steps; 0: replicated state is not compared across its holders
+    checkpoint_dir: str = ""  # "": no persistent checkpoints; a folder that all nodes see
+    checkpoint_every: int = 0  # steps; 0: only at the end of the job, however it ends
+    keep: int = 2  # complete checkpoints; older ones are removed
+    resume: str = "auto"  # "auto": from the newest complete checkpoint in checkpoint_dir; "never"; or a checkpoint's folder
+    checkpoint_timeout_s: float = 60.0  # at the job's end: longer, and it ends without a last checkpoint
     injections: tuple[Injection, ...] = ()
 
     @property
     def world_size(self) -> int:
         return self.nnodes * self.nproc_per_node
+
+    @property
+    def beat_interval_s(self) -> float:
+        return self.heartbeat_interval_s or min(1.0, self.heartbeat_timeout_s / 3)
 
 
 def to_json(config: JobConfig) -> str:

@@ -21,16 +21,16 @@ _FIELDS: dict[Any, dict[str, Any]] = {}
 _MODULES = (common_pb2, agent_supervisor_pb2, rank_agent_pb2, status_pb2)
 
 
-def encode_agent_message(message: messages.AgentMessage) -> agent_supervisor_pb2.AgentMessage:
-    return agent_supervisor_pb2.AgentMessage(**{_snake(type(message).__name__): encode(message)})
+def encode_agent_message(message: messages.AgentMessage, *, number: int = 0) -> agent_supervisor_pb2.AgentMessage:
+    return agent_supervisor_pb2.AgentMessage(number=number, **{_snake(type(message).__name__): encode(message)})
 
 
 def decode_agent_message(wire: agent_supervisor_pb2.AgentMessage) -> messages.AgentMessage:
     return typing.cast(messages.AgentMessage, _decode_body(wire))
 
 
-def encode_order(order: messages.Order) -> agent_supervisor_pb2.Order:
-    return agent_supervisor_pb2.Order(**{_snake(type(order).__name__): encode(order)})
+def encode_order(order: messages.Order, *, number: int = 0, heard: int = 0) -> agent_supervisor_pb2.Order:
+    return agent_supervisor_pb2.Order(number=number, heard=heard, **{_snake(type(order).__name__): encode(order)})
 
 
 def decode_order(wire: agent_supervisor_pb2.Order) -> messages.Order:

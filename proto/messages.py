@@ -98,6 +98,8 @@ class Hello:
     port: int
     pid: int
     generation: int  # the newest generation that this agent has obeyed; 0 at first
+    incarnation: int = 0  # wall clock (ns) of the agent's start: of two agents that claim one identity, the older loses
+    obeyed: int = 0  # the number of the newest order that this agent has had; those after it are sent again to the same agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,14 @@ class RankProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One health reading that failure rules may refer to, such as gpu_ecc_uncorrected; the worst of the node's devices."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     """Sent every heartbeat_interval. Shares are 0..1 of this machine."""
 
@@ -122,6 +132,8 @@ class Beat:
     memory_share: float = 0.0
     shm_free_bytes: int = 0
     standins_ready: int = 0  # processes waiting in join() for a rank
+    readings: tuple[Reading, ...] = ()
+    obeyed: int = 0  # as in Hello
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +195,57 @@ class RankExited:
     commit_step: int = NO_STEP
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCall:
+    """A group's calls on one rank, from its call record: how many it has entered and left, and the operation entered last."""
+
+    group: str
+    operation: str
+    entered: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCalls:
+    """`step`: in progress. `stacks`: the file with the Python stacks of all its threads, "" when there is none.
+
+    `stopped`: its process is stopped (SIGSTOP, a debugger).
+    """
+
+    rank: int
+    pid: int
+    step: int
+    groups: tuple[GroupCall, ...] = ()
+    stacks: str = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReport:
+    """Answer to ReportCalls: what this node's ranks are waiting for."""
+
+    generation: int
+    ranks: tuple[RankCalls, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    """A persistent checkpoint of S_step is complete at `path`; or, with an error, this node's part of it could not be written."""
+
+    step: int
+    path: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTrouble:
+    """Something that the node runs out of. `kind`: memory | shm | files | log-disk. `text`: "" when it is over."""
+
+    kind: str
+    text: str
+
+
 # ---------------------------------------------------------------- rank -> agent -> supervisor (forwarded as they are)
 
 
@@ -227,13 +290,25 @@ class RankReformed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BadCopy:
+    """A sealed slot whose bytes are not what their own checksums say. Its node has made it unusable: no plan names it again."""
+
+    node_id: str
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankRestored:
-    """`bytes_restored`: how many bytes were copied or fetched (0 for a live state)."""
+    """`bytes_restored`: how many bytes were copied or fetched (0 for a live state). `bad_copies`: passed over for others."""
 
     generation: int
     rank: int
     step: int
     bytes_restored: int
+    bad_copies: tuple[BadCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +319,7 @@ class RankFailed:
     rank: int
     phase: str  # "reform" | "restore"
     error: str
+    bad_copies: tuple[BadCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,15 +341,49 @@ class RankFinished:
     step: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectionChanged:
+    """The rank's states since S_step are not protected, for this reason; training goes on. "": from S_step on they are again."""
+
+    generation: int
+    rank: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDiffers:
+    """Replicated state is not the same on all its holders: silent corruption.
+
+    `ranks`: those that hold something else than the majority; where there is none, all whose copies contradict each other.
+    `repair`: "discarded" (S_step is not committed, the job goes back to the step before, which was verified), "replaced" (by a
+    majority holder's bytes; steps since the last verification may carry its effect), "none" (nobody can tell who is right).
+    """
+
+    generation: int
+    rank: int  # who tells
+    step: int
+    ranks: tuple[int, ...]
+    item: str  # one of those that differ
+    repair: str
+
+
 # ---------------------------------------------------------------- supervisor -> agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Answer to Hello. `config_json`: JobConfig (config.py)."""
+    """Answer to Hello. `config_json`: JobConfig (config.py). `term`: of this supervisor; a lower one than seen before is not obeyed.
+
+    `resumed`: this agent's node was never given up, the conversation goes on where it was: orders after Hello.obeyed follow, and
+    the agent says again what came after its message number `heard`.
+    """
 
     config_json: str
     generation: int
+    term: int = 0
+    resumed: bool = False
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +444,13 @@ class KillRanks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCalls:
+    """No rank's step advances: say what your ranks are waiting for (CallReport), and save their stacks."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reform:
     """The plan of a recovery, for the ranks of one node. Also relayed to each rank (with its own placement and source).
 
@@ -361,8 +478,8 @@ class Inject:
     """Strike when the target is in the middle of step `step` (NO_STEP: now). Targets that this node does not have are ignored."""
 
     injection_id: int
-    kind: str  # "kill-node" | "kill-rank"
-    target: int  # rank for kill-rank; the node's launch index for kill-node
+    kind: str  # of faults.FAULTS
+    target: int  # a rank, or a node's launch index
     step: int
 
 
@@ -425,6 +542,13 @@ class Role:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """An injected failure whose hand is the trainer's own: the rank carries it out in the step under way."""
+
+    kind: str
+
+
 AgentMessage = (
     Hello
     | Beat
@@ -434,6 +558,7 @@ AgentMessage = (
     | InjectionDue
     | Stopped
     | RankExited
+    | CallReport
     | RankJoined
     | RankBroken
     | RankPrepared
@@ -442,8 +567,26 @@ AgentMessage = (
     | RankFailed
     | RankResumed
     | RankFinished
+    | ProtectionChanged
+    | StateDiffers
+    | CheckpointWritten
+    | HostTrouble
 )
-Order = Welcome | OpenStore | StartRanks | WarmUp | Quiesce | Assign | KillRanks | Reform | Release | Inject | InjectionAck | Stop
+Order = (
+    Welcome
+    | OpenStore
+    | StartRanks
+    | WarmUp
+    | Quiesce
+    | Assign
+    | KillRanks
+    | ReportCalls
+    | Reform
+    | Release
+    | Inject
+    | InjectionAck
+    | Stop
+)
 RankMessage = (
     Register
     | Reserve
@@ -456,8 +599,10 @@ RankMessage = (
     | RankFailed
     | RankResumed
     | RankFinished
+    | ProtectionChanged
+    | StateDiffers
 )
-RankOrder = Role | Reserved | Quiesce | Reform | Release
+RankOrder = Role | Reserved | Quiesce | Reform | Release | Strike
 
 
 # ---------------------------------------------------------------- status
@@ -486,6 +631,7 @@ class NodeStatus:
     shm_free_bytes: int
     standins_ready: int
     ranks: tuple[RankStatus, ...] = ()
+    troubles: tuple[str, ...] = ()  # what the node runs out of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -521,7 +667,11 @@ class RecoveryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """`phase`: assemble | start | run | recover | finish | end."""
+    """`phase`: assemble | start | run | recover | finish | end.
+
+    `unprotected`: "" while the state is protected, else since which step it is not, and why. `checkpoint_step`: of the newest
+    complete persistent checkpoint.
+    """
 
     job_id: str
     phase: str
@@ -534,6 +684,8 @@ class JobStatus:
     exposed_stall_s: float
     nodes: tuple[NodeStatus, ...] = ()
     recoveries: tuple[RecoveryRecord, ...] = ()
+    unprotected: str = ""
+    checkpoint_step: int = NO_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RankMessage(_message.Message):
-    __slots__ = ("register", "reserve", "launch_failed", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished")
+    __slots__ = ("register", "reserve", "launch_failed", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     LAUNCH_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class RankMessage(_message.Message):
     RANK_FAILED_FIELD_NUMBER: _ClassVar[int]
     RANK_RESUMED_FIELD_NUMBER: _ClassVar[int]
     RANK_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PROTECTION_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIFFERS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     reserve: Reserve
     launch_failed: _common_pb2.LaunchFailed
@@ -31,21 +33,25 @@ class RankMessage(_message.Message):
     rank_failed: _common_pb2.RankFailed
     rank_resumed: _common_pb2.RankResumed
     rank_finished: _common_pb2.RankFinished
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ...) -> None: ...
+    protection_changed: _common_pb2.ProtectionChanged
+    state_differs: _common_pb2.StateDiffers
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ...) -> None: ...
 
 class RankOrder(_message.Message):
-    __slots__ = ("role", "reserved", "quiesce", "reform", "release")
+    __slots__ = ("role", "reserved", "quiesce", "reform", "release", "strike")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     QUIESCE_FIELD_NUMBER: _ClassVar[int]
     REFORM_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    STRIKE_FIELD_NUMBER: _ClassVar[int]
     role: Role
     reserved: Reserved
     quiesce: _common_pb2.Quiesce
     reform: _common_pb2.Reform
     release: _common_pb2.Release
-    def __init__(self, role: _Optional[_Union[Role, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ...) -> None: ...
+    strike: Strike
+    def __init__(self, role: _Optional[_Union[Role, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., strike: _Optional[_Union[Strike, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("pid",)
@@ -99,3 +105,9 @@ class Role(_message.Message):
     placement: _common_pb2.Placement
     environment: _containers.ScalarMap[str, str]
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., muted: _Optional[bool] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., hint_step: _Optional[int] = ..., placement: _Optional[_Union[_common_pb2.Placement, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Strike(_message.Message):
+    __slots__ = ("kind",)
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    def __init__(self, kind: _Optional[str] = ...) -> None: ...

@@ -8,6 +8,7 @@ A frame is a 4-byte big-endian length and that many bytes of JSON; raw bytes fol
 | Put: write a replica slot                 | data, tables, header page     | Reply, once verified and sealed (ack) |
 | GetHead: a sealed slot's header, tables   |                               | Reply, header page + tables           |
 | GetData: ranges of a sealed slot's data   |                               | Reply, the ranges, in order           |
+| Discard: unseal a slot if it is bad       |                               | Reply                                 |
 
 Several requests may follow each other on one connection. An error reply leaves the connection usable, except after Put,
 where the server closes it.
@@ -73,6 +74,16 @@ class GetData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """A reader has got other bytes than the slot's checksums say: the vault checks it, and unseals it if it is so."""
+
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """`raw_bytes`: how many raw bytes follow. `error`: "" or why not."""
 
@@ -80,8 +91,8 @@ class Reply:
     error: str = ""
 
 
-Request = Reserve | Put | GetHead | GetData
-_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Reserve, Put, GetHead, GetData)}
+Request = Reserve | Put | GetHead | GetData | Discard
+_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Reserve, Put, GetHead, GetData, Discard)}
 
 
 def send_request(connection: socket.socket, request: Request) -> None:

@@ -60,6 +60,13 @@ class Generation:
         abort(inners)
         return True
 
+    def lose_connections(self) -> None:
+        """Ends all connections while the generation is live: its collectives fail by themselves."""
+        with self._lock:
+            inners = list(self._inners)
+        for inner in inners:
+            inner.shut()
+
     def fail(self, error: str) -> None:
         """A collective failed by itself: breaks the generation and reports it, once."""
         if self.break_up(error):

@@ -125,6 +125,10 @@ class Groups:
                 return
         current.break_up(reason)
 
+    def lose_connections(self) -> None:
+        """Breaks the open groups' connections and nothing else, as a network that fails for a moment. Any thread."""
+        self._current.lose_connections()
+
     def reform(self, *, generation: int, store: Store, timeout_s: float, cancelled: threading.Event) -> None:
         """Opens every group again on `store` and is LIVE in `generation`.
 

@@ -28,7 +28,7 @@ from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.member import Phase
 from deadpool.trainer_hooks.protect import Boundary, Counters, Protector, layout_of
 from deadpool.trainer_hooks.replicate import VaultClient
-from deadpool.trainer_hooks.restore import from_own_slot, from_replica
+from deadpool.trainer_hooks.restore import BadCopiesError, Restored, from_own_slot, from_replica
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.sizes import expected_growth
 from deadpool.trainer_hooks.state import TrainingState, check_meta, pack_meta
@@ -192,7 +192,7 @@ class Guard:
             return
         assert self._slots is not None
         assert self._member.live is not None
-        from_own_slot(self._state, self._slots, self._member.live)
+        from_own_slot(self._state, self._slots, self._member.live, self._session.node_id)
         with self._session.changed:
             self._member.dirty = False
         self._groups.rehearse(False)
@@ -203,6 +203,7 @@ class Guard:
 
         @wraps(step)
         def guarded(*args: Any, **kwargs: Any) -> Any:
+            self._session.strikes.in_step()
             if self._protector is not None:
                 self._protector.fence()
             with self._session.changed:
@@ -332,39 +333,47 @@ class Guard:
             session.send(RankReformed(generation=plan.generation, rank=session.rank))
             phase = "restore"
             source = next(source for source in plan.sources if source.rank == session.rank)
-            state, copied = self._restore(plan, source)
+            state, restored = self._restore(plan, source)
         except (DeadpoolError, RuntimeError, OSError) as error:
             log.warning("generation %d: %s failed: %s", plan.generation, phase, error)
+            bad_copies = error.copies if isinstance(error, BadCopiesError) else ()
             with session.changed:
-                session.carry_out(member.recovery_failed(plan, phase, str(error)))
+                session.carry_out(member.recovery_failed(plan, phase, str(error), bad_copies))
             return False
         with session.changed:
             if not member.restored(plan, state):
                 session.carry_out(member.recovery_failed(plan, phase, "overtaken"))
                 return False
             session.send(
-                RankRestored(generation=plan.generation, rank=session.rank, step=plan.resume_step, bytes_restored=copied)
+                RankRestored(
+                    generation=plan.generation,
+                    rank=session.rank,
+                    step=plan.resume_step,
+                    bytes_restored=restored.bytes_restored,
+                    bad_copies=restored.bad_copies,
+                )
             )
         self._go_on(plan)
         return True
 
-    def _restore(self, plan: Reform, source: Source) -> tuple[StateId, int]:
-        """Makes the process hold S_resume_step and returns its identity and how many bytes were moved for it."""
+    def _restore(self, plan: Reform, source: Source) -> tuple[StateId, Restored]:
+        """Makes the process hold S_resume_step and returns its identity and what was moved for it."""
         wanted = StateId(generation=source.slot_generation, step=plan.resume_step)
         with self._session.changed:
             self._member.restoring(in_place=source.kind is SourceKind.LIVE)
         match source.kind:
             case SourceKind.LIVE:
-                return wanted, self._restore_live(wanted)
+                self._restore_live(wanted)
+                return wanted, Restored(bytes_restored=0, peers=self._peers)
             case SourceKind.VAULT:
                 self._slots = self._slots or OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
-                restored = from_own_slot(self._state, self._slots, wanted)
+                restored = from_own_slot(self._state, self._slots, wanted, self._session.node_id)
             case SourceKind.REPLICA:
                 restored = from_replica(self._state, source, plan.resume_step, self._session.token)
         self._peers = restored.peers
-        return wanted, restored.bytes_restored
+        return wanted, restored
 
-    def _restore_live(self, wanted: StateId) -> int:
+    def _restore_live(self, wanted: StateId) -> None:
         """The steady tensors are untouched; what a discarded step may have changed comes from the boundary."""
         boundary = self._boundary
         if boundary is None or boundary.state != wanted:
@@ -373,7 +382,6 @@ class Guard:
             if held.volatile:
                 held.tensor.copy_(source)
         self._state.restore_meta(boundary.meta)
-        return 0
 
     def _go_on(self, plan: Reform) -> None:
         """Protects the restored state in the new generation and resumes the loop."""

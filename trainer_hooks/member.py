@@ -12,7 +12,17 @@ newer than the newest one heard changes nothing; a plan (Reform) counts only for
 from dataclasses import dataclass
 from enum import StrEnum
 
-from deadpool.proto.messages import NO_STEP, Quiesce, RankBroken, RankFailed, RankFinished, RankPrepared, Reform, Release
+from deadpool.proto.messages import (
+    NO_STEP,
+    BadCopy,
+    Quiesce,
+    RankBroken,
+    RankFailed,
+    RankFinished,
+    RankPrepared,
+    Reform,
+    Release,
+)
 from deadpool.proto.slots import StateId
 
 
@@ -164,13 +174,13 @@ class Member:
         self.commit_step = min(max(self.commit_step, order.commit_step), order.resume_step)
         return True
 
-    def recovery_failed(self, order: Reform, phase: str, error: str) -> list[Action]:
+    def recovery_failed(self, order: Reform, phase: str, error: str, bad_copies: tuple[BadCopy, ...] = ()) -> list[Action]:
         """Reform or restore did not succeed, or a newer generation has cut it short. The rank waits for the next plan."""
         assert self.phase is Phase.RESTORE, self.phase
         self.phase = Phase.WAIT
         if self.generation > order.generation:
             return [self._prepared()]
-        return [RankFailed(generation=order.generation, rank=self.rank, phase=phase, error=error)]
+        return [RankFailed(generation=order.generation, rank=self.rank, phase=phase, error=error, bad_copies=bad_copies)]
 
     def _prepared(self) -> RankPrepared:
         return RankPrepared(

@@ -12,7 +12,7 @@ from deadpool.proto.errors import DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.messages import Endpoint, SlotKind
 from deadpool.proto.secret import prove_as_client, receive_exactly
 from deadpool.proto.vault_layout import HEADER_BYTES, Header, Tables
-from deadpool.proto.vault_wire import GetData, GetHead, Put, Request, Reserve, receive_into, receive_reply, send_request
+from deadpool.proto.vault_wire import Discard, GetData, GetHead, Put, Request, Reserve, receive_into, receive_reply, send_request
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -56,6 +56,10 @@ class VaultClient:
             self._check(connection)
             for _, target in parts:
                 receive_into(connection, target)
+
+    def discard(self, kind: SlotKind, rank: int, generation: int, step: int) -> None:
+        """Has the vault check a slot that arrived with other bytes than it should have; it unseals it when it is bad there."""
+        self._ask(Discard(kind=kind, rank=rank, generation=generation, step=step))
 
     def close(self) -> None:
         """Ends the connection, also under a call in another thread. No call succeeds afterwards."""

@@ -1,16 +1,18 @@
 """Brings the process to the plan's state: its own live one, its own snapshot, or a replica together with peers' snapshots.
 
 Every byte that is copied into the model has been checked against the checksum that the rank itself recorded when the state was
-protected; bytes from peers too, so that a peer that differs cannot slip in.
+protected; bytes from peers too, so that a peer that differs cannot slip in. A copy that fails its own checksums is made unusable
+where it lies: the next plan does not find it.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from deadpool.proto.errors import DeadpoolError, SnapshotError
-from deadpool.proto.messages import Peer, SlotKind, Source
+from deadpool.proto.messages import BadCopy, Peer, SlotKind, Source
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import UNIQUE, Item, Tables, checksum
 from deadpool.trainer_hooks.replicate import VaultClient
@@ -21,22 +23,31 @@ from deadpool.trainer_hooks.vault import OwnSlots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """`peers`: what the snapshot says of who else holds which item."""
+    """`peers`: what the snapshot says of who else holds which item. `bad_copies`: passed over on the way."""
 
     bytes_restored: int
     peers: Peers
+    bad_copies: tuple[BadCopy, ...] = ()
 
 
-def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId) -> Restored:
+class BadCopiesError(SnapshotError):
+    """`copies` are not what they were when they were sealed."""
+
+    def __init__(self, message: str, copies: tuple[BadCopy, ...]) -> None:
+        super().__init__(message)
+        self.copies = copies
+
+
+def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_id: str) -> Restored:
     """Restores from the rank's own snapshot. SnapshotError when it is not whole; the slot is then made unusable."""
     slot = slots.find(wanted)
     if slot is None:
         raise SnapshotError(f"no sealed snapshot of {wanted} in the vault")
     try:
         data = {item.key: slot.item(index) for index, item in enumerate(slot.tables.layout.items)}
-    except SnapshotError:
+    except SnapshotError as error:
         slots.discard(wanted)
-        raise
+        raise BadCopiesError(str(error), (_copy(node_id, SlotKind.SNAPSHOT, slot.header.rank, wanted),)) from error
     return _apply(state, slot.tables, data)
 
 
@@ -44,6 +55,7 @@ def from_replica(state: TrainingState, source: Source, step: int, token: str) ->
     """Restores from the replica that source.endpoint holds, replicated items from peers. UnavailableError, SnapshotError."""
     assert source.endpoint is not None
     holder = VaultClient(source.endpoint, token)
+    wanted_state = StateId(generation=source.slot_generation, step=step)
     try:
         _, tables = holder.head(SlotKind.REPLICA, source.rank, source.slot_generation, step)
         wanted = {item.key: (item, total) for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
@@ -51,17 +63,18 @@ def from_replica(state: TrainingState, source: Source, step: int, token: str) ->
         unique = [item for item in tables.layout.items if item.peers == UNIQUE]
         parts = [(item.offset, memoryview(data[item.key])) for item in unique]
         holder.data(SlotKind.REPLICA, source.rank, source.slot_generation, step, parts)
+        for item in unique:
+            if checksum(data[item.key]) != wanted[item.key][1]:
+                bad = _discarded(holder, SlotKind.REPLICA, source.rank, wanted_state)
+                where = f"replica of rank {source.rank} step {step} at {source.endpoint.node_id}"
+                raise BadCopiesError(f"{where}: {item.key} fails its checksum", (bad,))
     finally:
         holder.close()
-    for item in unique:
-        if checksum(data[item.key]) != wanted[item.key][1]:
-            raise SnapshotError(
-                f"replica of rank {source.rank} step {step} at {source.endpoint.node_id}: {item.key} fails its checksum"
-            )
+    found: list[BadCopy] = []
     for index, peer_set in enumerate(tables.layout.peer_sets):
         items = [item for item in tables.layout.items if item.peers == index]
-        _from_peers(items, data, wanted, [peer for peer in source.peers if peer.rank in peer_set], step, token)
-    return _apply(state, tables, data)
+        _from_peers(items, data, wanted, [peer for peer in source.peers if peer.rank in peer_set], step, token, found)
+    return replace(_apply(state, tables, data), bad_copies=tuple(found))
 
 
 def _from_peers(
@@ -71,8 +84,9 @@ def _from_peers(
     peers: Iterable[Peer],
     step: int,
     token: str,
+    bad_copies: list[BadCopy],
 ) -> None:
-    """Fills the items' data from the first peer whose bytes are those that are wanted."""
+    """Fills the items' data from the first peer whose bytes are those that are wanted; adds to `bad_copies` what is none."""
     failures: list[str] = []
     for peer in peers:
         client = VaultClient(peer.endpoint, token)
@@ -85,6 +99,10 @@ def _from_peers(
             parts = [(offsets[item.key], memoryview(data[item.key])) for item in items]
             client.data(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step, parts)
             differing = [item.key for item in items if checksum(data[item.key]) != wanted[item.key][1]]
+            own = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
+            if any(checksum(data[key]) != own[key] for key in differing):
+                state = StateId(generation=peer.slot_generation, step=step)
+                bad_copies.append(_discarded(client, SlotKind.SNAPSHOT, peer.rank, state))
             if differing:
                 raise SnapshotError(f"rank {peer.rank} on {peer.endpoint.node_id} holds other bytes of {differing[0]}")
             return
@@ -92,7 +110,20 @@ def _from_peers(
             failures.append(str(error))
         finally:
             client.close()
-    raise SnapshotError(f"no peer gave back {items[0].key} of step {step}: {'; '.join(failures) or 'none is left'}")
+    raise BadCopiesError(
+        f"no peer gave back {items[0].key} of step {step}: {'; '.join(failures) or 'none is left'}", tuple(bad_copies)
+    )
+
+
+def _discarded(client: VaultClient, kind: SlotKind, rank: int, state: StateId) -> BadCopy:
+    """Returns the bad copy's name, once its node has looked at it itself and made it unusable (or cannot be reached)."""
+    with contextlib.suppress(DeadpoolError):
+        client.discard(kind, rank, state.generation, state.step)
+    return _copy(client.endpoint.node_id, kind, rank, state)
+
+
+def _copy(node_id: str, kind: SlotKind, rank: int, state: StateId) -> BadCopy:
+    return BadCopy(node_id=node_id, kind=kind, rank=rank, generation=state.generation, step=state.step)
 
 
 @torch.no_grad()

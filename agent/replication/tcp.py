@@ -29,6 +29,7 @@ from deadpool.proto.vault_layout import (
     slot_path,
 )
 from deadpool.proto.vault_wire import (
+    Discard,
     GetData,
     GetHead,
     Put,
@@ -159,6 +160,9 @@ class ReplicaServer:
                 case Put():
                     self._receive(connection, request)
                     send_reply(connection, Reply())
+                case Discard():
+                    self._discard(request)
+                    send_reply(connection, Reply())
                 case GetHead() | GetData():
                     self._send_slot(connection, request)
         except (ConfigError, SnapshotError) as error:
@@ -226,6 +230,19 @@ class ReplicaServer:
             f"no {request.kind} of rank {request.rank}, generation {request.generation}, step {request.step} here"
         )
 
+    def _discard(self, request: Discard) -> None:
+        """Unseals the slot if its items are not what their checksums say."""
+        with self._rank_lock(request.rank):
+            for path in self._paths(request.kind, request.rank):
+                if not path.exists():
+                    continue
+                with _opened(path) as slot:
+                    header = slot.header()
+                    named = header is not None and (header.generation, header.step) == (request.generation, request.step)
+                    if header is not None and named and not _is_whole(slot, header) and slot.header() == header:
+                        slot.unseal()
+                        _log.warning("%s of step %d fails its checksums: it is not used", path.name, header.step)
+
     # ------------------------------------------------------------ slots
 
     def _paths(self, kind: SlotKind, rank: int) -> list[Path]:
@@ -277,6 +294,19 @@ def _verified(put: Put, page: bytearray, tables: bytearray, data: memoryview) ->
                 if len(part) != item.nbytes or checksum(part) != expected:
                     raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: {item.key} arrived with another checksum")
     return header
+
+
+def _is_whole(slot: SlotFile, header: Header) -> bool:
+    """Returns whether every item that the slot holds is what its checksum says."""
+    with slot.data(header) as data:
+        try:
+            tables = slot.tables(header)
+        except SnapshotError:
+            return False
+        return all(
+            item.offset + item.nbytes > len(data) or checksum(bytes(data[item.offset : item.offset + item.nbytes])) == expected
+            for item, expected in zip(tables.layout.items, tables.checksums, strict=True)
+        )
 
 
 @contextlib.contextmanager

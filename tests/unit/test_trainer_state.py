@@ -65,7 +65,7 @@ def test_the_steps_after_a_restore_are_the_same(tmp_path: Path) -> None:
     training.step()
     slots = save(training, tmp_path, state)
     expected = [training.step() for _ in range(3)]
-    from_own_slot(training.state, slots, state)
+    from_own_slot(training.state, slots, state, "node0")
     assert [training.step() for _ in range(3)] == expected
 
 
@@ -75,7 +75,7 @@ def test_a_joiner_gets_the_state_whatever_it_has_rehearsed(tmp_path: Path) -> No
     expected = [training.step() for _ in range(3)]
     joiner = Training()
     joiner.step()
-    from_own_slot(joiner.state, slots, state)
+    from_own_slot(joiner.state, slots, state, "node0")
     assert not joiner.optimizer.state
     assert [joiner.step() for _ in range(3)] == expected
 
@@ -86,7 +86,7 @@ def test_missing_optimizer_state_is_made(tmp_path: Path) -> None:
     slots = save(training, tmp_path, state)
     expected = training.step()
     fresh = Training()
-    from_own_slot(fresh.state, slots, state)
+    from_own_slot(fresh.state, slots, state, "node0")
     assert fresh.step() == expected
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_item_is_never_restored_and_its_slot_is_given_up(tmp_path: Pat
     slot.data[5] ^= 1
     before = [parameter.clone() for parameter in training.model.parameters()]
     with pytest.raises(SnapshotError, match="fails its checksum"):
-        from_own_slot(training.state, slots, state)
+        from_own_slot(training.state, slots, state, "node0")
     assert all(torch.equal(now, then) for now, then in zip(training.model.parameters(), before, strict=True))
     assert slots.find(state) is None
 
@@ -106,7 +106,7 @@ def test_a_damaged_item_is_never_restored_and_its_slot_is_given_up(tmp_path: Pat
 def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:
     slots = save(Training(), tmp_path, StateId(generation=1, step=0))
     with pytest.raises(SnapshotError, match=r"another model|the model"):
-        from_own_slot(Training(width=5).state, slots, StateId(generation=1, step=0))
+        from_own_slot(Training(width=5).state, slots, StateId(generation=1, step=0), "node0")
 
 
 def test_the_list_of_tensors_is_made_anew_only_when_they_change() -> None:
