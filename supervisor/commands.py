@@ -9,9 +9,12 @@ Value = str | int | float | bool | tuple[int, ...] | tuple[str, ...] | dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOrder:
+    """`number`: counts the orders to this agent (sessions.py); 0 for Welcome."""
+
     cause: str
     node_id: str
     order: Order
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,13 @@ from typing import assert_never
 
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
-from deadpool.supervisor import advance
+from deadpool.supervisor import advance, sessions
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
-from deadpool.supervisor.diagnose import collective_failed, late, launch_failed, node_lost, rank_exited
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited
+from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested, SupervisorStarted
 from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
+from deadpool.supervisor.inquiry import calls_reported, steps_stalled
 from deadpool.supervisor.recovery import Stage
 from deadpool.supervisor.state import JobState, Phase
 
@@ -42,14 +43,19 @@ class Job:
         state.cause, state.outbox = f"{event.event_id} {kind}", []
         match event:
             case FromAgent():
-                self._heard(event.node_id, event.message, now_s)
+                if sessions.is_new(state, event):
+                    self._heard(event.node_id, event.message, now_s)
             case NodeLost():
                 node_lost(state, event.node_id, event.reason, now_s)
+            case StepsStalled():
+                steps_stalled(state, event, now_s)
             case StopRequested():
                 if state.phase is not Phase.END:
                     state.end(event.exit_code, event.reason, now_s=now_s)
             case InjectRequested():
                 inject_requested(state, event, now_s)
+            case SupervisorStarted():
+                sessions.supervisor_started(state, event)
             case _:
                 assert_never(event)
         return state.outbox
@@ -83,6 +89,7 @@ class Job:
                 if state.phase is Phase.END:
                     state.quit_if_all_stopped()
             case messages.Beat():
+                node.session.obeyed(message.obeyed)
                 self._beat(node_id, message, now_s)
             case messages.InjectionDue():
                 injection_due(state, node_id, message, now_s)
@@ -106,6 +113,7 @@ class Job:
         node_id: str,
         message: messages.StoreOpened
         | messages.VaultReport
+        | messages.CallReport
         | messages.RankBroken
         | messages.RankPrepared
         | messages.RankReformed
@@ -124,6 +132,11 @@ class Job:
             case messages.VaultReport():
                 advance.vault_reported(state, message, node_id, now_s=now_s)
                 return
+            case messages.CallReport():
+                failure = calls_reported(state, node_id, message, now_s)
+                if failure is not None:
+                    failed(state, failure, now_s)
+                return
             case _:
                 pass
         if not state.roster.plays(node_id, message.rank, message.generation):
@@ -136,10 +149,13 @@ class Job:
                 state.heard_commit(message.commit_step)
                 advance.prepared(state, message, node_id, now_s=now_s)
             case messages.RankReformed() | messages.RankRestored() | messages.RankResumed():
+                if isinstance(message, messages.RankRestored):
+                    _note_bad_copies(state, message.bad_copies)
                 resumed = isinstance(message, messages.RankResumed) and state.config.standalone
                 at_s = message.at_ns / 1e9 if resumed and isinstance(message, messages.RankResumed) else None
                 advance.passed(state, message.rank, _STAGE_OF_MESSAGE[type(message)], now_s=now_s, at_s=at_s)
             case messages.RankFailed():
+                _note_bad_copies(state, message.bad_copies)
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
                 late(state, cause, node_id, now_s)
             case messages.RankFinished():
@@ -154,11 +170,14 @@ class Job:
     def _hello(self, hello: messages.Hello, now_s: float) -> None:
         state = self.state
         known = state.roster.nodes.get(hello.node_id)
+        if known is not None and sessions.goes_on(known, hello):
+            sessions.resume(state, known, hello, now_s=now_s)
+            return
         if known is not None and known.live:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
         node = state.roster.add(hello)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
-        state.send(node.node_id, messages.Welcome(config_json=state.config_json, generation=state.generation))
+        state.send(node.node_id, messages.Welcome(config_json=state.config_json, generation=state.generation, term=state.term))
         match state.phase:
             case Phase.END:
                 state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))
@@ -208,3 +227,8 @@ class Job:
         gone = sorted(holder for holder in state.holders if not state.roster.nodes[holder].live)
         if first and gone:  # lost while nobody had joined, and so nobody needed it
             late(state, f"{', '.join(gone)} lost, which should hold replicas", gone[0], now_s)
+
+
+def _note_bad_copies(state: JobState, copies: tuple[messages.BadCopy, ...]) -> None:
+    for copy in copies:
+        state.note("bad_copy", node=copy.node_id, kind=copy.kind.value, rank=copy.rank, step=copy.step)

@@ -3,7 +3,8 @@
 from typing import assert_never
 
 from deadpool.supervisor import advance
-from deadpool.supervisor.diagnose import hiccup_expired, killed_in_vain, late
+from deadpool.supervisor.diagnose import hiccup_expired, inquiry_expired, killed_in_vain, late
+from deadpool.supervisor.inquiry import open_inquiry
 from deadpool.supervisor.recovery import Stage
 from deadpool.supervisor.state import JobState, Phase
 
@@ -21,6 +22,9 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
         found.append((state.assembled_s + _ASSEMBLE_GRACE_S, "assemble"))
     if state.hiccup is not None:
         found.append((state.hiccup.deadline_s, "hiccup"))
+    inquiry = open_inquiry(state)
+    if inquiry is not None:
+        found.append((inquiry.deadline_s, "inquiry"))
     if attempt is None:
         return found
     began_s = attempt.began_s
@@ -66,6 +70,9 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             return
         case "hiccup":
             hiccup_expired(state, now_s)
+            return
+        case "inquiry":
+            inquiry_expired(state, now_s)
             return
         case _:
             assert attempt is not None

@@ -9,6 +9,7 @@ from deadpool.proto.messages import KillRanks
 from deadpool.supervisor import advance
 from deadpool.supervisor.classify import FailureClass, classify_exit, error_mark
 from deadpool.supervisor.injections import struck_at
+from deadpool.supervisor.inquiry import conclude, open_inquiry
 from deadpool.supervisor.membership import Rank, Role, choose_spare
 from deadpool.supervisor.recovery import Failure, Stage
 from deadpool.supervisor.state import Hiccup, JobState, Phase
@@ -29,6 +30,19 @@ def hiccup_expired(state: JobState, now_s: float) -> None:
     if state.hooked:
         failed(state, failure, now_s)
     state.hiccup = None
+
+
+def inquiry_expired(state: JobState, now_s: float) -> None:
+    inquiry = state.inquiry
+    assert inquiry is not None
+    if inquiry.blamed is not None:
+        state.inquiry = None
+        killed_in_vain(state, inquiry.blamed, advance.KILL_TIMEOUT_S, now_s)
+        return
+    state.note("call_reports_missing", nodes=tuple(sorted(inquiry.owing)))
+    failure = conclude(state, inquiry, now_s)
+    if failure is not None:
+        failed(state, failure, now_s)
 
 
 def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_s: float) -> None:
@@ -96,7 +110,9 @@ def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: flo
     if not exited.signal:
         state.errors.append(mark)
     how = f"was killed by signal {exited.signal}" if exited.signal else f"failed: exit code {exited.exit_code}"
-    cause = f"rank {exited.rank} on {node_id} {how}"
+    inquiry = open_inquiry(state)
+    hung = inquiry is not None and inquiry.blamed == exited.rank
+    cause = inquiry.cause if inquiry is not None and hung else f"rank {exited.rank} on {node_id} {how}"
     details = exited.error.strip() or exited.log_tail.strip()
     at_s = struck_at(state, Target.RANK, exited.rank, now_s)
     if not state.hooked:

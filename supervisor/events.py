@@ -7,11 +7,15 @@ from deadpool.proto.messages import AgentMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromAgent:
-    """A message on the newest stream of this node's agent (older streams' messages never get here)."""
+    """A message on the newest stream of this node's agent (older streams' messages never get here).
+
+    `number`: the agent's own, 0 for those that need none (sessions.py).
+    """
 
     event_id: int
     node_id: str
     message: AgentMessage
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,16 @@ class NodeLost:
     event_id: int
     node_id: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsStalled:
+    """No rank's step has advanced for so long. `sure`: longer than the user allows, not only longer than was learned."""
+
+    event_id: int
+    generation: int
+    stalled_s: float
+    sure: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,4 +56,13 @@ class InjectRequested:
     step: int
 
 
-Event = FromAgent | NodeLost | StopRequested | InjectRequested
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorStarted:
+    """The first event of each term. `away_s`: since the last line of the journal; 0 for the job's first supervisor."""
+
+    event_id: int
+    term: int
+    away_s: float
+
+
+Event = FromAgent | NodeLost | StepsStalled | StopRequested | InjectRequested | SupervisorStarted

@@ -7,6 +7,7 @@ one before it, for the earlier ones leave no trace in the core; one that has com
 import dataclasses
 import json
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import Beat
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.events import Event, FromAgent
 
-_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (FromAgent, NodeLost, StopRequested, InjectRequested)}
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in typing.get_args(Event)}
 
 
 class LineFile:
@@ -76,7 +77,7 @@ def event_line(event: Event, *, now_s: float) -> str:
     if isinstance(event, FromAgent):
         wire = convert.encode_agent_message(event.message)
         message = json_format.MessageToDict(wire, preserving_proto_field_name=True)
-        fields = {"event_id": event.event_id, "node_id": event.node_id, "message": message}
+        fields = {"event_id": event.event_id, "node_id": event.node_id, "message": message, "number": event.number}
     else:
         fields = dataclasses.asdict(event)
     return json.dumps({"now_s": now_s, "event": {"type": type(event).__name__, **fields}}, separators=(",", ":"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from deadpool.proto.messages import NO_STEP, Endpoint, Hello, Placement
+from deadpool.supervisor.sessions import Session
 
 
 class Role(StrEnum):
@@ -25,6 +26,7 @@ class Node:
     index: int
     endpoint: Endpoint
     role: Role
+    session: Session
     stopped: bool = False
 
     @property
@@ -78,7 +80,7 @@ class Roster:
             before = self.nodes.get(hello.node_id)
             index = before.index if before else max(taken, default=-1) + 1
         endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
-        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=Role.SPARE)
+        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=Role.SPARE, session=Session.begin(hello))
         self.nodes[hello.node_id] = node
         return node
 

@@ -52,7 +52,7 @@ def is_as_good_as_committed(
         for slot in slots:
             if slot.step >= commit_step and usable(slot.generation, slot.step, lineage):
                 places.setdefault((node_id, slot.kind, slot.rank), set()).add(slot.step)
-    return bool(places) and all(step in held for held in places.values())
+    return commit_step != NO_STEP and bool(places) and all(step in held for held in places.values())
 
 
 def plan_recovery(

@@ -13,12 +13,16 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
+from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Order, Stopped
+from deadpool.proto.convert import encode_order
+from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Stopped
 from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.event_log import EventLog
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested
+from deadpool.supervisor.hang import StepWatch
+from deadpool.supervisor.inquiry import stepping_generation
 from deadpool.supervisor.journal import Journal, LineFile
 from deadpool.supervisor.silence import Silence
 from deadpool.supervisor.status import Pulse, job_status
@@ -29,7 +33,7 @@ class Stream:
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
-        self.orders: asyncio.Queue[Order | None] = asyncio.Queue()
+        self.orders: asyncio.Queue[pb.Order | None] = asyncio.Queue()
 
     def close(self) -> None:
         self.orders.put_nowait(None)
@@ -47,6 +51,7 @@ class Runtime:
         self._clock = clock
         self._journal = Journal(self.job, journal)
         self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=clock())
+        self._steps = StepWatch(timeout_s=config.hang_timeout_s)  # in attended time
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._ids = itertools.count(1)
         self._streams: dict[str, Stream] = {}  # the newest of each node
@@ -78,9 +83,10 @@ class Runtime:
         self.heard(stream, hello)
         return stream
 
-    def heard(self, stream: Stream, message: AgentMessage) -> None:
+    def heard(self, stream: Stream, message: AgentMessage, number: int = 0) -> None:
         if self._streams.get(stream.node_id) is stream:
-            self._queue.put_nowait(FromAgent(event_id=next(self._ids), node_id=stream.node_id, message=message))
+            event = FromAgent(event_id=next(self._ids), node_id=stream.node_id, message=message, number=number)
+            self._queue.put_nowait(event)
 
     def stream_closed(self, stream: Stream, reason: str) -> None:
         if self._streams.get(stream.node_id) is stream:
@@ -108,6 +114,7 @@ class Runtime:
             self._silence.heard(event.node_id, now_s=now_s)
             if isinstance(event.message, Beat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s)
+                self._steps.heard(event.message, now_s=self._silence.attended_s(now_s))
             elif isinstance(event.message, Stopped):
                 self._silence.forget(event.node_id)
         elif isinstance(event, NodeLost):
@@ -122,6 +129,11 @@ class Runtime:
                 if stream is not None:
                     stream.close()
                 self._handle(NodeLost(event_id=next(self._ids), node_id=node_id, reason=f"silent for {silent_s:.1f} s"))
+        attended_s = self._silence.attended_s(now_s)
+        stalled_s = self._steps.check(generation=stepping_generation(self.job.state), now_s=attended_s)
+        if stalled_s is not None:
+            sure, generation = self._steps.timeout_s is not None, self.job.state.generation
+            self._handle(StepsStalled(event_id=next(self._ids), generation=generation, stalled_s=stalled_s, sure=sure))
         while commands := self._journal.tick(now_s=now_s):
             self._carry_out(commands)
 
@@ -130,12 +142,16 @@ class Runtime:
         check_s = self._silence.next_check_s()
         return check_s if deadline_s is None else min(deadline_s, check_s)
 
+    def _encoded(self, command: SendOrder) -> pb.Order:
+        heard = self.job.state.roster.nodes[command.node_id].session.heard
+        return encode_order(command.order, number=command.number, heard=heard)
+
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case SendOrder(node_id=node_id, order=order):
-                    if node_id in self._streams:  # else its loss is in the queue already
-                        self._streams[node_id].orders.put_nowait(order)
+                case SendOrder(node_id=node_id):
+                    if node_id in self._streams:  # else its loss, or its return, is still to come
+                        self._streams[node_id].orders.put_nowait(self._encoded(command))
                 case Note():
                     self.events.add(command)
                 case Answer(event_id=event_id, error=error):

@@ -62,7 +62,7 @@ class SupervisorService(agent_supervisor_pb2_grpc.SupervisorServicer):
         reader = asyncio.create_task(self._read(stream, request_iterator))
         try:
             while (order := await stream.orders.get()) is not None:
-                yield convert.encode_order(order)
+                yield order
         finally:
             reader.cancel()
             self._runtime.stream_closed(stream, "its stream was closed")
@@ -72,7 +72,7 @@ class SupervisorService(agent_supervisor_pb2_grpc.SupervisorServicer):
         reason = "its stream was closed"
         try:
             async for wire in messages:
-                self._runtime.heard(stream, convert.decode_agent_message(wire))
+                self._runtime.heard(stream, convert.decode_agent_message(wire), wire.number)
         except (grpc.RpcError, ProtocolError) as error:
             reason = f"its stream broke: {error}"
         self._runtime.stream_closed(stream, reason)

@@ -53,6 +53,10 @@ class Silence:
         else:
             self._nodes[node_id] = _Pauses(attended_s)
 
+    def expect(self, node_id: str, *, now_s: float, within_s: float) -> None:
+        """A node that is known to a new supervisor has this long to come back before its silence counts."""
+        self._nodes[node_id] = _Pauses(self.attended_s(now_s) + within_s)
+
     def forget(self, node_id: str) -> None:
         """The node is gone, or known to be stopping."""
         self._nodes.pop(node_id, None)

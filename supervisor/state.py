@@ -8,6 +8,7 @@ from deadpool.proto.config import Injection, JobConfig, to_json
 from deadpool.proto.messages import NO_STEP, Inject, Order, RecoveryRecord, Stop
 from deadpool.supervisor.classify import ErrorMark
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
+from deadpool.supervisor.hang import Inquiry
 from deadpool.supervisor.membership import Roster
 from deadpool.supervisor.plan import Sent
 from deadpool.supervisor.recovery import Attempt, Story
@@ -68,6 +69,7 @@ class JobState:
     roster: Roster
     phase: Phase = Phase.ASSEMBLE
     generation: int = 0
+    term: int = 0  # of the supervisor that decides now; they are counted from 1
     hooked: bool = False
     commit_step: int = NO_STEP  # the newest that anyone has told of
     attempt: Attempt | None = None  # while the generation is being brought up: phases start and recover
@@ -83,6 +85,7 @@ class JobState:
     fruitful_step: int = NO_STEP  # the newest commit when `fruitless` was last reset
     store_failures: int = 0
     hiccup: Hiccup | None = None
+    inquiry: Inquiry | None = None  # the steps do not advance
     assembled_s: float | None = None  # when nnodes agents had said Hello
     finished_step: int = NO_STEP
     exit_code: int | None = None
@@ -102,7 +105,8 @@ class JobState:
         )
 
     def send(self, node_id: str, order: Order) -> None:
-        self.outbox.append(SendOrder(cause=self.cause, node_id=node_id, order=order))
+        number = self.roster.nodes[node_id].session.number(order)
+        self.outbox.append(SendOrder(cause=self.cause, node_id=node_id, order=order, number=number))
 
     def broadcast(self, order: Order) -> None:
         for node in self.roster.live():

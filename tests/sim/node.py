@@ -8,6 +8,7 @@ from sim.rank import SimRank, Slots
 from sim.world import Pipe, World
 
 from deadpool.agent import events
+from deadpool.agent.conversation import Conversation
 from deadpool.agent.core import NodeCore
 from deadpool.proto import messages
 from deadpool.proto.messages import RankMessage, RankSet, Slot, SlotKind
@@ -34,22 +35,32 @@ class SimNode:
         self.core = NodeCore(node_id=self.node_id, hint=index, host="here")
         self.processes: dict[int, SimRank] = {}
         self.vault: dict[tuple[SlotKind, int], Slots] = {}
+        self.pid = next(_pids)
+        self.conversation = Conversation()
         self.up: Pipe | None = None  # to the supervisor
         self.down: Pipe | None = None
         self._cut_until_s = 0.0
         self._beating = False
+        self._welcomed = False  # on the present connection
 
     # ------------------------------------------------------------ connection
 
     def connect(self) -> None:
         if not self.alive or self.supervisor.job.state.over:
             return
-        self.down = down = Pipe(self.world, self._receive, lambda: self._disconnected(down))
-        self.up = up = Pipe(self.world, lambda message: self.supervisor.receive(self, up, message), lambda: self._gone(up))
+        if self.supervisor.is_down:
+            self.world.at(self.world.between(0.05, 0.5), self.connect)
+            return
+        self.down = down = Pipe(self.world, lambda order: self._receive(down, *order), lambda: self._disconnected(down))
+        self.up = up = Pipe(self.world, lambda said: self.supervisor.receive(self, up, *said), lambda: self._gone(up))
+        self._welcomed = False
         self.up.held_until_s = self.down.held_until_s = self._cut_until_s
         self.supervisor.links[up] = down
-        hello = messages.Hello(node_id=self.node_id, hint=self.index, host="here", port=1, pid=1, generation=self.core.generation)
-        self.up.send(hello)
+        generation = self.core.generation
+        hello = messages.Hello(
+            node_id=self.node_id, hint=self.index, host="here", port=1, pid=self.pid, generation=generation
+        )  # fmt: skip
+        self.up.send((0, self.conversation.hello(hello)))
         if not self._beating:
             self._beating = True
             self.world.at(self.world.between(0, _BEAT_S), self._beat)
@@ -76,12 +87,29 @@ class SimNode:
             self.down.close()
 
     def _send(self, message: messages.AgentMessage) -> None:
-        if self.alive and self.up is not None:
-            self.up.send(message, twice=not isinstance(message, messages.Hello) and self.world.chance(0.02))
+        if self.alive and (self._welcomed or not isinstance(message, messages.Beat)):
+            self.conversation.say(message)
+            self._say_what_waits()
 
-    def _receive(self, order: messages.Order) -> None:
-        if self.alive:
-            self._handle(events.OrderReceived(order=order))
+    def _say_what_waits(self) -> None:
+        while self.up is not None and self._welcomed and (said := self.conversation.next()) is not None:
+            self.up.send(said, twice=self.world.chance(0.02))
+            self.conversation.sent()
+
+    def _receive(self, down: Pipe, number: int, heard: int, order: messages.Order) -> None:
+        if not self.alive or self.down is not down:
+            return
+        if isinstance(order, messages.Welcome):
+            self.truth.check(self.conversation.welcomed(order), f"{self.node_id} was welcomed by a term that is over")
+            self._welcomed = True
+        self.truth.check(number in (0, self.conversation.obeyed + 1), f"{self.node_id}: order {number} is not the next")
+        self.conversation.ordered(number, heard)
+        self._handle(events.OrderReceived(order=order))
+        self._say_what_waits()
+
+    def leave(self, down: Pipe) -> None:
+        """The agent gives up a silent connection."""
+        self._disconnected(down)
 
     def _beat(self) -> None:
         if not self.alive:
@@ -123,6 +151,8 @@ class SimNode:
                     self._send(message)
                 case events.ReportVault(generation=generation):
                     self._send(messages.VaultReport(generation=generation, slots=tuple(self._slots())))
+                case events.ReportCalls(generation=generation):
+                    self._send(messages.CallReport(generation=generation, ranks=tuple(self._calls())))
                 case events.ServeStore(generation=generation):
                     self.truth.groups(generation).store_node = self.node_id
                     opened = events.StoreServed(generation=generation, port=generation, error="")
@@ -137,11 +167,23 @@ class SimNode:
                     pass
                 case events.KillNode():
                     self.die()
+                case events.StrikeHere():
+                    pass
                 case _:
                     assert_never(command)
         deadline_s = self.core.next_deadline_s()
         if deadline_s is not None:
             world.at(max(0.0, deadline_s - world.now_s), self._tick)
+
+    def _calls(self) -> Iterator[messages.RankCalls]:
+        """Each step is one collective; a frozen rank has not entered it."""
+        for rank, process in self.core.ranks().items():
+            played = self.processes.get(process.number)
+            if played is not None and played.member is not None and played.alive:
+                step = max(0, played.step)
+                entered = step if played.frozen or step >= self.until else step + 1
+                call = messages.GroupCall(group="0", operation="allreduce", entered=entered, completed=step)
+                yield messages.RankCalls(rank=rank, pid=played.pid, step=played.step, groups=(call,))
 
     def _tick(self) -> None:
         deadline_s = self.core.next_deadline_s()

@@ -27,6 +27,7 @@ _CONFIG = JobConfig(
     join_timeout_s=10.0,
     reform_timeout_s=3.0,
     restore_timeout_s=5.0,
+    hang_timeout_s=6.0,
     max_recoveries_without_progress=30,
     max_restarts=20,  # a rank may be killed before it has joined: the job has no hooks yet
 )
@@ -64,7 +65,9 @@ class Run:
         truth.check(state.over, f"not over in {_BOUND_S} s: {state.phase}, {state.attempt}, {state.roster}")
         if supervisor.exit_code == 0:
             truth.check(state.phase is Phase.END, f"{state.phase}")
-            truth.check(truth.steps.get(truth.committed) == self.until, "done, but the last step was never committed")
+            last = {truth.steps[content] for groups in truth.generations.values() for content in groups.resumed.values()}
+            finished = {truth.steps.get(truth.committed), max(last)}  # or it was resumed from, sealed in every vault
+            truth.check(self.until in finished, "done, but the last step was never committed")
         else:
             excused = truth.excused or self.config.on_exhausted is OnExhausted.ABORT
             truth.check(excused, f"ended with {supervisor.exit_code} ({supervisor.root_cause})")
@@ -98,6 +101,8 @@ class Run:
             self._hiccup,
             self._freeze,
             self._suspend,
+            self._kill_supervisor,
+            self._kill_supervisor,
         ]
 
     def _kill_rank(self) -> None:
@@ -140,7 +145,8 @@ class Run:
             process = self.world.random.choice(processes)
             self._log(f"freeze pid {process.pid} on {process.node.node_id}")
             process.frozen = True
-            self.world.at(1.0, self._peers_time_out, process)
+            if self.world.chance(0.5):  # else it is found by the steps that do not advance
+                self.world.at(1.0, self._peers_time_out, process)
 
     def _peers_time_out(self, frozen: SimRank) -> None:
         """Sooner or later a collective that waits for the frozen rank fails."""
@@ -152,6 +158,10 @@ class Run:
         seconds = self.world.between(0.5, 10.0)
         self._log(f"suspend the supervisor for {seconds:.1f} s")
         self.supervisor.suspend(seconds)
+
+    def _kill_supervisor(self) -> None:
+        self._log("kill the supervisor")
+        self.supervisor.kill()
 
     def _any_node(self) -> list[SimNode]:
         """Returns one node, none when there is none yet."""

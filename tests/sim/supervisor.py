@@ -9,10 +9,13 @@ from sim.truth import Truth
 from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import AgentMessage, Hello, Reform, Stopped
+from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Reform, Stopped
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.events import Event, FromAgent, NodeLost
+from deadpool.supervisor.events import Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
+from deadpool.supervisor.hang import StepWatch
+from deadpool.supervisor.inquiry import stepping_generation
+from deadpool.supervisor.sessions import RETURN_S
 from deadpool.supervisor.silence import Silence
 
 
@@ -22,6 +25,7 @@ class SimSupervisor:
     def __init__(self, world: World, truth: Truth, config: JobConfig) -> None:
         self.world = world
         self.truth = truth
+        self._config = config
         self.job = Job(config)
         self.nodes: dict[str, SimNode] = {}
         self.links: dict[Pipe, Pipe] = {}  # an agent's connection: its way up -> its way down
@@ -31,13 +35,20 @@ class SimSupervisor:
         self._away_until_s = 0.0  # suspended until then
         self._queue: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what came meanwhile
         self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
+        self._steps = StepWatch(timeout_s=config.hang_timeout_s)
         self._streams: dict[str, Pipe] = {}
         self._event_id = 0
         self._alarm_s = 0.0
-        self._set_alarm()
+        self._unwritten = 0  # beats at the end of `past` that the journal does not hold
+        self._falls_within = False  # the next event is the last one: its orders do not go out, or late
+        self._orders: dict[tuple[object, int, int], Order] = {}
+        self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
+        self.is_down = False
+        self.term = 0
+        self._start_term()
 
-    def receive(self, node: SimNode, up: Pipe, message: AgentMessage) -> None:
-        if self._is_away(self.receive, node, up, message):
+    def receive(self, node: SimNode, up: Pipe, number: int, message: AgentMessage) -> None:
+        if up not in self.links or self._is_away(self.receive, node, up, number, message):
             return
         if isinstance(message, Hello):
             older = self._streams.get(node.node_id)
@@ -49,10 +60,12 @@ class SimSupervisor:
         self._silence.heard(node.node_id, now_s=self.world.now_s)
         if isinstance(message, Stopped):
             self._silence.forget(node.node_id)
-        self._handle(FromAgent(event_id=self._next_id(), node_id=node.node_id, message=message))
+        elif isinstance(message, Beat):
+            self._steps.heard(message, now_s=self._silence.attended_s(self.world.now_s))
+        self._handle(FromAgent(event_id=self._next_id(), node_id=node.node_id, message=message, number=number))
 
     def closed(self, node: SimNode, up: Pipe, reason: str) -> None:
-        if self._is_away(self.closed, node, up, reason):
+        if up not in self.links or self._is_away(self.closed, node, up, reason):
             return
         if self._streams.get(node.node_id) is up:
             self._lose(node.node_id, reason)
@@ -80,6 +93,69 @@ class SimSupervisor:
             action(*arguments)
         self._alarm(self._alarm_s)
 
+    # ------------------------------------------------------------ losing the supervisor
+
+    def kill(self) -> None:
+        """Its process, or its machine: at once, or between the journal's line and the orders."""
+        if self.is_down or self.job.state.over:
+            return
+        if self.world.chance(0.5):
+            self._falls_within = True
+        else:
+            self._fall([])
+
+    def _fall(self, commands: list[Command]) -> None:
+        world = self.world
+        self.truth.log.append(f"{world.now_s:9.3f} ---- the supervisor of term {self.term} is gone, {len(commands)} not done")
+        self.is_down, self._falls_within, self._away_until_s = True, False, 0.0
+        self._queue.clear()
+        for command in commands:  # some of the orders may get out, in order
+            if isinstance(command, SendOrder) and command.node_id in self._streams and world.chance(0.5):
+                self.links[self._streams[command.node_id]].send(self._numbered(command))
+            elif isinstance(command, SendOrder):
+                self._streams.pop(command.node_id, None)
+        silent = world.chance(0.3)  # a machine that is gone closes no connection
+        for down in self.links.values():
+            if silent:
+                world.at(world.between(0.5, 3.0), self._silently_gone, down)
+            else:
+                down.close()
+        self.links, self._streams = {}, {}
+        if self._unwritten:
+            del self.past[-self._unwritten :]
+        world.at(world.between(0.1, 4.0), self._rise)
+
+    def _silently_gone(self, down: Pipe) -> None:
+        for node in self.nodes.values():
+            if node.down is down:
+                node.leave(down)
+
+    def _rise(self) -> None:
+        """The next term: from the journal alone."""
+        generation, self.is_down, self._unwritten = self.job.state.generation, False, 0
+        self.job = Job(self._config)
+        for event, now_s in self.past:
+            if event is None:
+                self.job.tick(now_s=now_s)
+            else:
+                self.job.handle(event, now_s=now_s)
+        state, now_s = self.job.state, self.world.now_s
+        self.truth.check(state.generation == generation, f"generation {generation} is {state.generation} after a replay")
+        self.exit_code, self.root_cause, self.world.over = state.exit_code, state.root_cause, state.over
+        self._silence = Silence(timeout_s=self._config.heartbeat_timeout_s, now_s=now_s)
+        self._steps = StepWatch(timeout_s=self._config.hang_timeout_s)
+        for node in state.roster.live():
+            if not node.stopped:
+                self._silence.expect(node.node_id, now_s=now_s, within_s=RETURN_S)
+        self._alarm_s = 0.0
+        self._start_term()
+
+    def _start_term(self) -> None:
+        last_s = self.past[-1][1] if self.past else self.world.now_s
+        self.term += 1
+        self._handle(SupervisorStarted(event_id=self._next_id(), term=self.term, away_s=self.world.now_s - last_s))
+        self.truth.check(self.job.state.term == self.term, "the term is not known")
+
     def _is_away(self, action: Callable[..., None], *arguments: Any) -> bool:
         if self._away_until_s:
             self._queue.append((action, arguments))
@@ -91,11 +167,22 @@ class SimSupervisor:
         now_s = self.world.now_s
         self.past.append((event, now_s))
         generation, hooked = self.job.state.generation, self.job.state.hooked
-        self._carry_out(self.job.handle(event, now_s=now_s))
+        commands = self.job.handle(event, now_s=now_s)
+        for command in commands:
+            if isinstance(command, Note) and command.event == "node_lost":
+                lost = str(command.fields["node"])
+                self._given_up[lost] = self._given_up.get(lost, 0) + 1
+        is_beat = isinstance(event, FromAgent) and isinstance(event.message, Beat)
+        self._unwritten = self._unwritten + 1 if is_beat and not commands else 0
+        if self._falls_within and commands:
+            self._fall(commands)
+            return
+        self._carry_out(commands)
         self.truth.check(self.job.state.generation >= generation, "the generation went back")
         if self.job.state.generation > generation and not hooked:
-            self.truth.committed = 0  # nobody was heard to join: the job may start afresh
-        self._set_alarm()
+            self.truth.committed, self.truth.void_before = 0, self.job.state.generation
+        if not self.is_down:
+            self._set_alarm()
 
     def _set_alarm(self) -> None:
         deadline_s = self._silence.next_check_s()
@@ -108,28 +195,38 @@ class SimSupervisor:
             self.world.at(deadline_s - self.world.now_s, self._alarm, deadline_s)
 
     def _alarm(self, at_s: float) -> None:
-        if at_s != self._alarm_s or self._away_until_s:
+        if at_s != self._alarm_s or self._away_until_s or self.is_down:
             return
         now_s = self.world.now_s
         if now_s >= self._silence.next_check_s():
             for node_id, silent_s in self._silence.check(now_s=now_s):
                 if node_id in self._streams:
                     self._lose(node_id, f"silent for {silent_s:.1f} s")
-        while commands := self.job.tick(now_s=now_s):
+                else:  # it has not come back to this supervisor
+                    self._handle(NodeLost(event_id=self._next_id(), node_id=node_id, reason="has not come back"))
+                    self.truth.lost(node_id)
+                if self.is_down:
+                    return
+        stalled_s = self._steps.check(generation=stepping_generation(self.job.state), now_s=self._silence.attended_s(now_s))
+        if stalled_s is not None and not self.is_down:
+            generation = self.job.state.generation
+            self._handle(StepsStalled(event_id=self._next_id(), generation=generation, stalled_s=stalled_s, sure=True))
+        while not self.is_down and (commands := self.job.tick(now_s=now_s)):
             self.past.append((None, now_s))
             self._carry_out(commands)
-        self._alarm_s = 0.0
-        self._set_alarm()
+        if not self.is_down:
+            self._alarm_s = 0.0
+            self._set_alarm()
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case SendOrder(node_id=node_id, order=order):
-                    if isinstance(order, Reform):
+                    if isinstance(order, Reform) and order.generation == self.job.state.generation:
                         self._check_plan(order)
                     up = self._streams.get(node_id)
                     if up is not None:
-                        self.links[up].send(order)
+                        self.links[up].send(self._numbered(command))
                 case EndJob(exit_code=exit_code, root_cause=root_cause):
                     self.exit_code, self.root_cause = exit_code, root_cause
                 case Quit():
@@ -141,6 +238,16 @@ class SimSupervisor:
                 case _:
                     raise AssertionError(command)
         self._check_placement()
+
+    def _numbered(self, command: SendOrder) -> tuple[int, int, Order]:
+        """Whichever supervisor sends it, an order to the same agent with the same number is the same order."""
+        session = self.job.state.roster.nodes[command.node_id].session
+        if command.number:
+            order = self._orders.setdefault((session.life, self._given_up.get(command.node_id, 0), command.number), command.order)
+            self.truth.check(
+                order == command.order, f"two orders {command.number} for {command.node_id}: {order}, {command.order}"
+            )
+        return command.number, session.heard, command.order
 
     def _check_plan(self, order: Reform) -> None:
         live = {node.node_id for node in self.job.state.roster.live()}

@@ -30,6 +30,7 @@ class Truth:
         self.committed = 0  # content of the newest commit, 0 when there is none
         self.losses: dict[str, int] = {}  # node whose vault was lost or out of reach -> the generation then; commits clear it
         self.excused = False  # two vaults were lost together: a commit may have been lost with them
+        self.void_before = 0  # generations that the supervisor gave up before it knew of any hook: they commit nothing
         self.log: list[str] = []
 
     def groups(self, generation: int) -> Groups:
@@ -76,6 +77,8 @@ class Truth:
         ranks.add(rank)
         if len(ranks) < self.world_size:
             return False
+        if generation < self.void_before:
+            return True
         if not self.committed or self.steps[self.committed] < step:
             self.committed = content
         self.losses = {node: at for node, at in self.losses.items() if at >= generation}
@@ -92,7 +95,7 @@ class Truth:
         groups.steps[rank] = step
         if generation < max(self.generations):
             return  # on a node that was cut off and does not know yet; nobody is with it
-        kept = not self.committed or self.descends(content, self.committed)
+        kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start afresh gives S_0 as well
         self.check(
             kept or self.excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost"
         )

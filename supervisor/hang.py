@@ -1,0 +1,168 @@
+"""Has the training stopped without anyone dying, and whose fault is it? Pure.
+
+`StepWatch` hears the beats and says when no rank's step has advanced for too long; it starts afresh in each generation.
+`find_culprit` reads the ranks' call records (what each has entered and left, of every group) and names one rank.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deadpool.proto.messages import Beat, GroupCall, RankCalls
+
+FLOOR_S = 30.0  # of the learned timeout
+_TIMES = 5.0  # the longest pause between two steps that was seen in this job, so many times over
+_P2P = ("send", "recv")
+
+
+class StepWatch:
+    """`timeout_s`: as the user gave it, else None: learned, and then it counts only once a step was made.
+
+    What lies between two steps (evaluation, a checkpoint) belongs to the pause that is learned from. The first step of a
+    generation is left out of that: before it the script builds its model and compiles, for minutes.
+    """
+
+    def __init__(self, *, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+        self.longest_s = 0.0  # between two steps, in this job
+        self._begin(None, 0.0)
+
+    def _begin(self, generation: int | None, now_s: float) -> None:
+        self.generation = generation
+        self._moved_s = self._quiet_s = now_s  # when a step advanced; from when on the timeout is counted
+        self._stepped = False
+        self._known: dict[tuple[int, int], tuple[int, int]] = {}  # (rank, pid) -> step, steps done
+
+    def heard(self, beat: Beat, *, now_s: float) -> None:
+        if beat.generation != self.generation:
+            return
+        for each in beat.ranks:
+            key, at = (each.rank, each.pid), (each.step, each.steps_done)
+            before = self._known.get(key, at)
+            self._known[key] = at
+            if at > before:
+                if self._stepped:
+                    self.longest_s = max(self.longest_s, now_s - self._moved_s)
+                self._moved_s = self._quiet_s = now_s
+            self._stepped = self._stepped or each.steps_done > 0
+
+    def limit_s(self) -> float | None:
+        """Returns how long no step may advance; None while there is no limit."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        return max(FLOOR_S, _TIMES * self.longest_s) if self._stepped else None
+
+    def check(self, *, generation: int | None, now_s: float) -> float | None:
+        """Returns for how long no step has advanced once that is too long; again after another timeout.
+
+        `generation`: the one whose ranks should be making steps now; None when none should.
+        """
+        if generation != self.generation:
+            self._begin(generation, now_s)
+        limit_s = self.limit_s()
+        if generation is None or limit_s is None or now_s - self._quiet_s <= limit_s:
+            return None
+        self._quiet_s = now_s
+        return now_s - self._moved_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Inquiry:
+    """The agents are asked what their ranks wait for. `sure`: the user's own timeout is over, not a learned one.
+
+    `steps`: of all ranks when it was asked. `blamed`: the rank that is being killed, with what it has done.
+    """
+
+    generation: int
+    stalled_s: float
+    sure: bool
+    deadline_s: float
+    owing: set[str]
+    steps: tuple[int, ...]
+    ranks: list[RankCalls] = field(default_factory=list)
+    blamed: int | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """`call`: its number in the group; 0 when the rank is not to blame for a call."""
+
+    rank: int
+    group: str
+    operation: str
+    call: int
+    waiting: tuple[int, ...]
+    why: str
+
+
+def find_culprit(ranks: Sequence[RankCalls]) -> tuple[Culprit | None, str]:
+    """Returns the rank that the others wait for, or None, and why.
+
+    That is: the one that has not entered a call which others are in, and does not itself wait for a rank in the same manner; else
+    the one that is alone in a call which all others have left; else the one whose process is stopped. Groups with point-to-point
+    calls are left out: their ranks do not count the same calls.
+    """
+    groups = _groups(ranks)
+    missing: dict[int, dict[str, list[int]]] = {}  # who is waited for -> group -> by whom
+    waits: set[int] = set()
+    for name, members in groups.items():
+        for rank, call in members.items():
+            late = [other for other, its in members.items() if its.entered < call.entered]
+            if call.entered > call.completed and late:
+                waits.add(rank)
+                for other in late:
+                    missing.setdefault(other, {}).setdefault(name, []).append(rank)
+    roots = [rank for rank in missing if rank not in waits]
+    if missing:
+        rank = min(roots or missing, key=lambda each: (-_waiters(missing[each]), each))
+        culprit = _absent(rank, missing[rank], groups)
+        return culprit, culprit.why if roots else f"{culprit.why}; the ranks' calls come in different orders"
+    for name, members in groups.items():
+        inside = [rank for rank, call in members.items() if call.entered > call.completed]
+        if len(inside) == 1 and len(members) > 1:
+            (rank,), number = inside, members[inside[0]].entered
+            operation = members[rank].operation
+            why = f"is alone in call {number} ({operation}) of group {name}, which the others have left"
+            waiting = tuple(sorted(other for other in members if other != rank))
+            return Culprit(rank=rank, group=name, operation=operation, call=number, waiting=waiting, why=why), why
+    stopped = [each.rank for each in ranks if each.stopped]
+    if stopped:
+        why = "has a stopped process"
+        return Culprit(rank=stopped[0], group="", operation="", call=0, waiting=(), why=why), why
+    return None, _nobody(groups)
+
+
+def _groups(ranks: Sequence[RankCalls]) -> dict[str, dict[int, GroupCall]]:
+    """Returns group -> rank -> its calls, for the groups whose ranks count the same calls."""
+    groups: dict[str, dict[int, GroupCall]] = {}
+    for each in ranks:
+        for call in each.groups:
+            groups.setdefault(call.group, {})[each.rank] = call
+    return {
+        name: members for name, members in groups.items() if not any(call.operation.startswith(_P2P) for call in members.values())
+    }
+
+
+def _waiters(by_group: Mapping[str, Sequence[int]]) -> int:
+    return len({rank for waiting in by_group.values() for rank in waiting})
+
+
+def _absent(rank: int, by_group: Mapping[str, Sequence[int]], groups: Mapping[str, Mapping[int, GroupCall]]) -> Culprit:
+    """Returns the culprit that has not entered a call of the group in which most ranks wait for it."""
+    name = max(by_group, key=lambda each: len(by_group[each]))
+    members, number = groups[name], groups[name][rank].entered + 1
+    at = [members[other].operation for other in by_group[name] if members[other].entered == number]
+    operation = Counter(at or [members[other].operation for other in by_group[name]]).most_common(1)[0][0]
+    why = f"has not entered call {number} ({operation}) of group {name}"
+    return Culprit(rank=rank, group=name, operation=operation, call=number, waiting=tuple(sorted(by_group[name])), why=why)
+
+
+def _nobody(groups: Mapping[str, Mapping[int, GroupCall]]) -> str:
+    for name, members in groups.items():
+        inside = sorted(rank for rank, call in members.items() if call.entered > call.completed)
+        if inside:
+            call = members[inside[0]]
+            who = "all ranks" if len(inside) == len(members) else f"ranks {', '.join(map(str, inside))}"
+            return f"{who} wait in call {call.entered} ({call.operation}) of group {name}, which every rank has entered"
+    return ""
