@@ -8,18 +8,18 @@ import contextlib
 import json
 import logging
 import random
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
+from deadpool.agent.conversation import Conversation
 from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.agent_supervisor_pb2_grpc import SupervisorStub
 from deadpool.proto.convert import decode_order, encode_agent_message
 from deadpool.proto.errors import UnavailableError
-from deadpool.proto.messages import AgentMessage, Beat, Hello, Order
+from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Welcome
 from deadpool.proto.secret import TOKEN_KEY
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class SupervisorLink:
     ) -> None:
         self._job_dir, self._endpoint, self._token = job_dir, endpoint, token
         self._hello, self._on_order = hello, on_order
-        self._unsent: deque[AgentMessage] = deque()
+        self._conversation = Conversation()
         self._changed = asyncio.Event()
         self._open = False
         self._finishing = False
@@ -54,7 +54,7 @@ class SupervisorLink:
     def send(self, message: AgentMessage) -> None:
         if isinstance(message, Beat) and not self._open:
             return
-        self._unsent.append(message)
+        self._conversation.say(message)
         self._changed.set()
 
     async def run(self) -> None:
@@ -101,14 +101,18 @@ class SupervisorLink:
     async def _converse(self, endpoint: str) -> None:
         async with grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS) as channel:
             call = SupervisorStub(channel).Attend(metadata=((TOKEN_KEY, self._token),))
-            await call.write(encode_agent_message(self._hello()))
+            await call.write(encode_agent_message(self._conversation.hello(self._hello())))
             writer = asyncio.create_task(self._write(call))
             try:
                 while (wire := await call.read()) is not grpc.aio.EOF:
+                    order = decode_order(wire)
+                    if isinstance(order, Welcome) and not self._conversation.welcomed(order):
+                        raise UnavailableError(f"{endpoint} is of term {order.term}, which is over")
+                    self._conversation.ordered(wire.number, wire.heard)
                     if not self._open:
                         self._open = True
                         self._changed.set()
-                    self._on_order(decode_order(wire))
+                    self._on_order(order)
                 if not call.done() or await call.code() is not grpc.StatusCode.OK:
                     raise grpc.aio.AioRpcError(await call.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), await call.details())
             finally:
@@ -119,10 +123,11 @@ class SupervisorLink:
     async def _write(self, call: "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.Order]") -> None:
         """Sends the messages in order. One that fails stays the next to be sent."""
         while True:
-            while self._unsent and self._open:
-                await call.write(encode_agent_message(self._unsent[0]))
-                self._unsent.popleft()
-            if self._finishing and not self._unsent:
+            while self._open and (said := self._conversation.next()) is not None:
+                number, message = said
+                await call.write(encode_agent_message(message, number=number))
+                self._conversation.sent()
+            if self._finishing and self._conversation.next() is None:
                 await call.done_writing()
                 return
             self._changed.clear()

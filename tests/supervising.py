@@ -9,7 +9,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
 from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested
 from deadpool.supervisor.state import Phase
 
 OrderKind = TypeVar("OrderKind", bound=Order)
@@ -37,10 +37,16 @@ class Scene:
             self._do(FromAgent(event_id=self._next_id(), node_id=f"node{node}", message=message))
 
     def hello(self, node: int) -> None:
-        self.say(node, messages.Hello(node_id=f"node{node}", hint=node, host="h", port=node, pid=1, generation=0))
+        """A new agent comes."""
+        pid = self._event_id + 1
+        self.say(node, messages.Hello(node_id=f"node{node}", hint=node, host="h", port=node, pid=pid, generation=0))
 
     def lose(self, node: int, reason: str = "its stream was closed") -> None:
         self._do(NodeLost(event_id=self._next_id(), node_id=f"node{node}", reason=reason))
+
+    def stall(self, stalled_s: float, *, sure: bool = False, generation: int | None = None) -> None:
+        generation = self.state.generation if generation is None else generation
+        self._do(StepsStalled(event_id=self._next_id(), generation=generation, stalled_s=stalled_s, sure=sure))
 
     def stop(self, exit_code: int = 143) -> None:
         self._do(StopRequested(event_id=self._next_id(), reason="SIGTERM received", exit_code=exit_code))
