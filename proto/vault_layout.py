@@ -16,6 +16,7 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -83,17 +84,29 @@ class Layout:
         return cls(items=tuple(placed), peer_sets=tuple(peer_sets), unique_bytes=unique_bytes, data_bytes=offset)
 
     def to_bytes(self) -> bytes:
+        """Returns the layout as it lies in the tables. Kept for the layout written last: it changes once in a job's life."""
+        global _last_layout
+        if _last_layout is None or _last_layout[0] is not self:
+            _last_layout = self, self._to_bytes()
+        return _last_layout[1]
+
+    def _to_bytes(self) -> bytes:
         rows = [[i.key, i.offset, i.nbytes, i.dtype, list(i.shape), i.peers] for i in self.items]
         return json.dumps([rows, self.peer_sets, self.unique_bytes, self.data_bytes], separators=(",", ":")).encode()
 
     @classmethod
+    @lru_cache(maxsize=64)
     def from_bytes(cls, data: bytes) -> Self:
+        """Returns the layout that to_bytes gave; the same object for the same bytes."""
         rows, peer_sets, unique_bytes, data_bytes = json.loads(data)
         items = tuple(
             Item(key=key, offset=offset, nbytes=nbytes, dtype=dtype, shape=tuple(shape), peers=peers)
             for key, offset, nbytes, dtype, shape, peers in rows
         )
         return cls(items=items, peer_sets=tuple(map(tuple, peer_sets)), unique_bytes=unique_bytes, data_bytes=data_bytes)
+
+
+_last_layout: tuple[Layout, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -247,7 +247,6 @@ class Protector:
         """Returns when every holder has acknowledged the slot's unique part; tries again while the generation lasts."""
         began = time.monotonic()
         header = slot.header.as_replica()
-        tables, _ = slot.tables.to_bytes()
         request = Put(
             rank=self._rank,
             generation=header.generation,
@@ -263,7 +262,7 @@ class Protector:
                 try:
                     if header.slot_bytes > self._reserved_bytes:
                         holder.reserve(self._rank, header.slot_bytes)
-                    holder.put(request, [slot.data[: header.data_bytes]], tables, header.to_page())
+                    holder.put(request, [slot.data[: header.data_bytes]], bytes(slot.raw_tables), header.to_page())
                     break
                 except UnavailableError:
                     self._cancelled.wait(RETRY_S)

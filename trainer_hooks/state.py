@@ -10,6 +10,7 @@ the same bytes. Whether that is true is checked by checksum (unique.py), never a
 
 import random
 import sys
+from array import array
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ class TrainingState:
         self.models, self.extra = models, extra
         self.optimizers = {f"{name}{path}": inner for name, outer in optimizers.items() for path, inner in _nested(outer)}
         self._held: list[Held] = []
-        self._held_of: list[Tensor] = []  # the user's tensors that _held was made of
+        self._held_of: list[Any] = [None]  # what _held was made of (see _tensors); nothing yet
+        self._modules: list[nn.Module] = []
         self._names: dict[int, str] = {}
         for name, model in models.items():
             for path, weight in model.named_parameters():
@@ -72,6 +74,7 @@ class TrainingState:
         now = self._tensors()
         if len(now) == len(self._held_of) and all(map(is_, now, self._held_of)):
             return self._held
+        self._modules = [module for model in self.models.values() for module in model.modules()]
         found: list[Held] = []
         seen: set[int] = set()
         for key, tensor, volatile in self._walk():
@@ -80,17 +83,19 @@ class TrainingState:
             seen.add(id(tensor))
             local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
             found.append(Held(key=key + _shard(tensor), tensor=local.detach(), volatile=volatile))
-        self._held, self._held_of = found, now
+        self._held, self._held_of = found, self._tensors()
         return found
 
-    def _tensors(self) -> list[Tensor]:
-        found: list[Tensor] = []
-        for model in self.models.values():
-            found.extend(model.parameters())
-            found.extend(model.buffers())
+    def _tensors(self) -> list[Any]:
+        """Returns the user's tensors and whatever else tells that they are still the same ones in the same places."""
+        found: list[Any] = []
+        for model in self._modules:
+            found += model._parameters.values()
+            found += model._buffers.values()
+            found += model._modules.values()
         for optimizer in self.optimizers.values():
             for entries in optimizer.state.values():
-                found.extend(value for value in entries.values() if isinstance(value, Tensor))
+                found += entries.values()
         return found
 
     def _walk(self) -> Iterator[tuple[str, Tensor, bool]]:
@@ -195,14 +200,14 @@ class TrainingState:
 
 def pack_meta(meta: Meta) -> bytes:
     buffer = BytesIO()
-    torch.save(meta, buffer)
+    torch.save({**meta, "random": _as_tensors(meta["random"])}, buffer)
     return buffer.getvalue()
 
 
 def unpack_meta(data: bytes) -> Meta:
     """Returns what pack_meta was given. Runs no code from the data (weights_only)."""
     meta: Meta = torch.load(BytesIO(data), weights_only=True)
-    return meta
+    return {**meta, "random": _from_tensors(meta["random"])}
 
 
 def check_meta(meta: Meta) -> None:
@@ -241,24 +246,40 @@ def _shard(tensor: Tensor) -> str:
 
 
 def _random_states() -> dict[str, Any]:
-    version, words, gauss = random.getstate()
-    states: dict[str, Any] = {"python": [version, torch.tensor(words), gauss], "torch": torch.get_rng_state()}
+    """Returns the state of every random generator in use, as its library gives it."""
+    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if (numpy := sys.modules.get("numpy")) is not None:
-        name, keys, *rest = numpy.random.get_state()
-        states["numpy"] = [name, torch.tensor(keys.astype("int64")), *rest]
+        states["numpy"] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state()
     return states
 
 
 def _restore_random_states(states: dict[str, Any]) -> None:
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
+    random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     if "numpy" in states:
         import numpy
 
-        name, keys, *rest = states["numpy"]
-        numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
+        numpy.random.set_state(states["numpy"])
     if "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"])
+
+
+def _as_tensors(states: dict[str, Any]) -> dict[str, Any]:
+    """Returns the states in types that can be read back without running code."""
+    version, words, gauss = states["python"]
+    plain = {**states, "python": [version, torch.frombuffer(array("q", words), dtype=torch.int64), gauss]}
+    if "numpy" in states:
+        name, keys, *rest = states["numpy"]
+        plain["numpy"] = [name, torch.from_numpy(keys.astype("int64")), *rest]
+    return plain
+
+
+def _from_tensors(plain: dict[str, Any]) -> dict[str, Any]:
+    version, words, gauss = plain["python"]
+    states = {**plain, "python": (version, tuple(words.tolist()), gauss)}
+    if "numpy" in plain:
+        name, keys, *rest = plain["numpy"]
+        states["numpy"] = (name, keys.numpy().astype("uint32"), *rest)
+    return states

@@ -1,6 +1,7 @@
 """A rank's own two slots in its node's vault: which may be written, what lies in them, and tensors over their memory."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from deadpool.proto.errors import SnapshotError
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.slots import StateId, slot_to_write
 from deadpool.proto.vault_layout import (
+    HEADER_BYTES,
     SLOT_NAMES,
     Header,
     Item,
@@ -110,15 +112,19 @@ class OwnSlots:
 
 
 class OpenSlot:
-    """A sealed slot, read: its tables are verified on opening, each item when it is asked for."""
+    """A sealed slot, read: the tables are verified when they are first asked for, each item whenever it is."""
 
     def __init__(self, file: SlotFile) -> None:
         header = file.header()
         if header is None:
             raise SnapshotError(f"{file.path.name} is torn")
         self.header = header
-        self.tables = file.tables(header)
+        self.raw_tables = file.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes]
         self.data = file.data(header)
+
+    @cached_property
+    def tables(self) -> Tables:
+        return Tables.from_bytes(self.header, self.raw_tables)
 
     @property
     def state(self) -> StateId:
