@@ -9,8 +9,8 @@ import click
 
 from deadpool.cli.exits import guarded, say
 from deadpool.cli.folders import find_job, is_running
-from deadpool.proto.config import INJECTION_KINDS
 from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.faults import FAULTS
 from deadpool.proto.messages import NO_STEP
 
 _REFRESH_S = 1.0
@@ -83,13 +83,16 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
                 console.print(tables.event_line(json.loads(line)))
 
 
-@commands.command()
-@click.argument("kind", metavar="KIND", type=click.Choice(INJECTION_KINDS))
-@click.argument("target", metavar="TARGET", type=click.IntRange(min=0))
+_KINDS = "\n".join(f"  {kind:<22}{fault.does}" for kind, fault in FAULTS.items())
+
+
+@commands.command(epilog=f"\b\nKinds:\n{_KINDS}")
+@click.argument("kind", metavar="KIND", type=click.Choice(tuple(FAULTS)))
+@click.argument("target", metavar="TARGET", type=click.IntRange(min=0), default=0)
 @click.option("--step", type=click.IntRange(min=0), help="Strike in the middle of this step.  [default: now]")
 @job_option
 def inject(kind: str, target: int, step: int | None, job_id: str | None) -> None:
-    """Inject a failure: kill-node NODE (its launch index) or kill-rank RANK."""
+    """Inject a failure: KIND, and its TARGET: a rank, or a node's launch index."""
     from deadpool.cli import client
 
     with client.connected(find_job(job_id)) as job:

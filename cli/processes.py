@@ -5,11 +5,13 @@ an agent that died: it is killed. Each such death may hand over its own children
 nothing of a dead node survives.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -24,8 +26,10 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def start(command: list[str]) -> subprocess.Popen[bytes]:
+def start(command: list[str], prepare: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
     """Starts the command in a session of its own: a Ctrl-C is the launcher's alone.
+
+    `prepare` runs in the child, before the command.
 
     It gets SIGTERM when the launcher dies, from its first moment: our processes ask for that themselves as well, but a launcher
     may be killed before they have got so far.
@@ -36,6 +40,7 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != launcher:
             os._exit(1)
+        prepare()
 
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_launcher)
 
@@ -61,8 +66,8 @@ class Children:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._earlier = children()
 
-    def start(self, name: str, command: list[str]) -> None:
-        process = start(command)
+    def start(self, name: str, command: list[str], prepare: Callable[[], None] = lambda: None) -> None:
+        process = start(command, prepare)
         self.started[process.pid] = name
         self._processes[process.pid] = process
 
@@ -85,6 +90,15 @@ class Children:
         pid = self.pid(name)
         if pid is not None:
             os.kill(pid, signal_number)  # not reaped yet: the pid is still ours
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT to the child and all below it."""
+        pid = self.pid(name)
+        if pid is not None:
+            os.kill(pid, signal.SIGCONT)
+            for process in psutil.Process(pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGCONT)
 
     def kill_orphans(self) -> bool:
         """Kills what dead agents left; returns whether there was anything."""

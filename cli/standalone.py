@@ -11,10 +11,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from deadpool.cli.netns import Networks, open_networks
 from deadpool.cli.processes import Children, become_subreaper, module_command, vault_folder
-from deadpool.cli.progress import Progress
+from deadpool.cli.progress import Progress, describe
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import DeadpoolError
 
@@ -37,6 +39,8 @@ class StandaloneJob:
         self._progress = Progress(Path(config.log_dir) / "events.jsonl")
         self._children = Children()
         self._node_ids = [f"node{index}" for index in range(config.nnodes + config.spares)]
+        self._networks: Networks | None = None
+        self._frozen: set[str] = set()
         self._signals: list[int] = []  # in order of arrival
         self._dead_nodes: list[str] = []  # their vaults are removed once nothing of them runs
         self._exit_code: int | None = None  # the supervisor's, once it has ended
@@ -48,6 +52,8 @@ class StandaloneJob:
         become_subreaper()
         with self._signals_noted():
             try:
+                if self._config.netns:
+                    self._networks = open_networks(self._node_ids)
                 self._start()
                 self._attend()
             finally:
@@ -59,6 +65,9 @@ class StandaloneJob:
     def _start(self) -> None:
         """Starts the supervisor and, once it listens, the agents."""
         common = ["--job-dir", str(self._folder), "--with-parent"]
+        networks = self._networks
+        if networks is not None:
+            self._for_supervisor = [*self._for_supervisor, "--host", networks.host]
         self._children.start(_SUPERVISOR, [*module_command("deadpool.supervisor.main"), *common, *self._for_supervisor])
         endpoint = self._folder / "endpoint.json"
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -70,7 +79,12 @@ class StandaloneJob:
                 raise DeadpoolError(f"the supervisor does not listen after {_START_TIMEOUT_S:.0f} s; see {self._config.log_dir}")
         for index, node_id in enumerate(self._node_ids):
             own = ["--node-id", node_id, "--hint", str(index)]
-            self._children.start(node_id, [*module_command("deadpool.agent.main"), *common, *own])
+            if networks is None:
+                self._children.start(node_id, [*module_command("deadpool.agent.main"), *common, *own])
+            else:
+                own += ["--host", networks.address(node_id)]
+                command = [*module_command("deadpool.agent.main"), *common, *own]
+                self._children.start(node_id, command, partial(networks.enter, node_id))
 
     def _attend(self) -> None:
         """Returns when the supervisor has ended, was told to end and did not, or a second signal asks for an end at once."""
@@ -101,10 +115,14 @@ class StandaloneJob:
 
     def _clear_up(self) -> None:
         """Ends every process that is left, politely first, and removes the vaults."""
+        for node_id in self._frozen:  # it can be told to end only awake
+            self._children.thaw(node_id)
         if self._patient:
             self._end(signal.SIGTERM, self._config.stop_grace_s + _MARGIN_S)
         self._end(signal.SIGKILL, _START_TIMEOUT_S)
         self._remove_vaults(self._node_ids)
+        if self._networks is not None:
+            self._networks.close()
 
     def _end(self, signal_number: int, timeout_s: float) -> None:
         for name in list(self._children.started.values()):
@@ -150,8 +168,23 @@ class StandaloneJob:
                 shutil.rmtree(folder)
 
     def _report(self) -> None:
-        for line in self._progress.new_lines():
-            self._say(line)
+        for event in self._progress.new_events():
+            if event.get("event") == "injection":
+                self._strike(str(event.get("kind")), f"node{event.get('target')}")
+            if line := describe(event):
+                self._say(line)
+
+    def _strike(self, kind: str, node_id: str) -> None:
+        """Carries out what only the machine under the nodes can do to them."""
+        if kind == "freeze-node":  # its agent has done that
+            self._frozen.add(node_id)
+        elif kind == "thaw-node":
+            self._frozen.discard(node_id)
+            self._children.thaw(node_id)
+        elif kind == "partition-node" and self._networks is not None:
+            self._networks.cut(node_id)
+        elif kind == "heal-node" and self._networks is not None:
+            self._networks.heal(node_id)
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deadpool.proto import vault_wire
 from deadpool.proto.errors import ProtocolError
 from deadpool.proto.messages import SlotKind
-from deadpool.proto.vault_wire import GetData, GetHead, Put, Reply, Request, Reserve
+from deadpool.proto.vault_wire import Discard, GetData, GetHead, Put, Reply, Request, Reserve
 
 NUMBERS = st.integers(-1, 2**63 - 1)
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5).map(tuple)
@@ -21,6 +21,7 @@ REQUESTS = st.one_of(
         Put, rank=NUMBERS, generation=NUMBERS, step=NUMBERS, keep_step=NUMBERS, data_offset=NUMBERS, data_bytes=NUMBERS,
         tables_bytes=NUMBERS,
     ),
+    st.builds(Discard, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
     st.builds(GetHead, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
     st.builds(GetData, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS, ranges=RANGES),
 )  # fmt: skip
@@ -60,7 +61,7 @@ def test_replies_survive_the_wire(raw_bytes: int, error: str) -> None:
 
 
 def test_every_request_is_tested() -> None:
-    assert set(typing.get_args(Request)) == {Reserve, Put, GetHead, GetData}
+    assert set(typing.get_args(Request)) == {Reserve, Put, GetHead, GetData, Discard}
 
 
 HEAD = {"request": "GetHead", "kind": "snapshot", "rank": 0, "generation": 1, "step": 2}
