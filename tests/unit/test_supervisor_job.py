@@ -25,8 +25,18 @@ def test_the_job_starts_when_all_nodes_are_there() -> None:
     assert placed == {0: (0, 0, 0), 1: (0, 1, 0), 2: (1, 0, 1), 3: (1, 1, 1)}
 
 
-def test_spares_that_do_not_come_are_waited_for_two_seconds() -> None:
+def test_on_one_machine_all_nodes_are_on_their_way_and_are_waited_for_longer() -> None:
     scene = Scene()
+    scene.hello(1)
+    scene.hello(2)
+    scene.wait(29.0)
+    assert scene.state.phase is Phase.ASSEMBLE
+    scene.hello(0)
+    assert scene.state.roster.seats == ["node0", "node1"]
+
+
+def test_spares_that_do_not_come_are_waited_for_two_seconds() -> None:
+    scene = Scene(standalone=False)
     scene.hello(0)
     scene.wait(60.0)
     scene.hello(1)
@@ -37,7 +47,7 @@ def test_spares_that_do_not_come_are_waited_for_two_seconds() -> None:
 
 
 def test_node_that_leaves_before_the_start_is_not_counted() -> None:
-    scene = Scene()
+    scene = Scene(standalone=False)
     scene.hello(0)
     scene.hello(1)
     scene.lose(1)
