@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from deadpool.proto.config import JobConfig
+from deadpool.proto.config import JobConfig, keeping_to_json
 from deadpool.proto.messages import Placement
 
 STANDIN = "DEADPOOL_STANDIN"
@@ -40,6 +40,7 @@ def node_environment(
         "DEADPOOL_HOST": host,
         "DEADPOOL_SOCKET": str(socket_path(job_dir, node_id)),
         "DEADPOOL_VAULT_DIR": str(vault_dir),
+        "DEADPOOL_KEEPING": keeping_to_json(config),
     }
 
 

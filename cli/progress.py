@@ -43,6 +43,18 @@ def describe(event: dict[str, Any]) -> str:
             return f"{of('cause')}: {of('failure_class')}"
         case "waiting_for_node":
             return "no spare is left: waiting for a node"
+        case "unprotected":
+            return f"unprotected since step {of('since_step')}: rank {of('rank')}: {of('reason')}"
+        case "protected_again":
+            return f"rank {of('rank')} is protected again from step {of('step')} on"
+        case "state_differs":
+            return f"{_ranks(event)} differ in {of('item')} at step {of('step')} (silent corruption; repair: {of('repair')})"
+        case "checkpoint":
+            return f"checkpoint of step {of('step')}: {of('path')}"
+        case "checkpoint_failed":
+            return f"no checkpoint of step {of('step')}: {of('error')}"
+        case "host_trouble":
+            return f"{of('node')}: {of('text')}"
         case "recovered":
             again = of("steps_reexecuted")
             place = f"spare {event['spare']} took {_ranks(event)}" if event.get("spare") else f"{_ranks(event)} back in place"

@@ -25,6 +25,9 @@ def as_json(status: JobStatus) -> dict[str, Any]:
 
 def status_view(status: JobStatus) -> RenderableType:
     parts: list[RenderableType] = [_headline(status), _nodes(status)]
+    warnings = [status.unprotected] if status.unprotected else []
+    warnings += [f"{node.node_id}: {trouble}" for node in status.nodes for trouble in node.troubles]
+    parts[1:1] = [Text(warning, style="bold red") for warning in warnings]
     if status.recoveries:
         parts.append(_recoveries(status.recoveries[-_RECOVERIES_SHOWN:]))
     return Group(*parts)
@@ -43,7 +46,8 @@ def _headline(status: JobStatus) -> Text:
     text.append(status.phase, style="yellow" if status.phase == "recover" else "green")
     text.append(
         f"  generation {status.generation}  step {_step(status.step)} (committed {_step(status.commit_step)})"
-        f"  {status.steps_per_s:.1f} steps/s  {status.world_size} ranks  exposed stall {status.exposed_stall_s:.3f} s"
+        + (f"  checkpoint {status.checkpoint_step}" if status.checkpoint_step != NO_STEP else "")
+        + f"  {status.steps_per_s:.1f} steps/s  {status.world_size} ranks  exposed stall {status.exposed_stall_s:.3f} s"
         + ("" if status.hooked else "  without hooks: restarted, not protected"),
         style="not bold",
     )

@@ -120,3 +120,22 @@ def from_json(text: str) -> JobConfig:
     fields["on_exhausted"] = OnExhausted(fields["on_exhausted"])
     fields["injections"] = tuple(Injection(**injection) for injection in fields["injections"])
     return JobConfig(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """What a rank needs to know of the above; it comes in its environment (DEADPOOL_KEEPING)."""
+
+    job_id: str = ""
+    verify_every: int = 0
+    checkpoint_dir: str = ""
+    checkpoint_every: int = 0
+    resume: str = "never"
+
+
+def keeping_to_json(config: JobConfig) -> str:
+    return json.dumps({field.name: getattr(config, field.name) for field in dataclasses.fields(Keeping)})
+
+
+def keeping_from_json(text: str) -> Keeping:
+    return Keeping(**json.loads(text))

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
-from deadpool.supervisor import advance, sessions
+from deadpool.supervisor import advance, keeping, sessions
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited
@@ -93,6 +93,10 @@ class Job:
                 self._beat(node_id, message, now_s)
             case messages.InjectionDue():
                 injection_due(state, node_id, message, now_s)
+            case messages.CheckpointWritten():
+                keeping.checkpoint_written(state, node_id, message)
+            case messages.HostTrouble():
+                keeping.host_trouble(state, node_id, message)
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
@@ -120,7 +124,9 @@ class Job:
         | messages.RankRestored
         | messages.RankFailed
         | messages.RankResumed
-        | messages.RankFinished,
+        | messages.RankFinished
+        | messages.ProtectionChanged
+        | messages.StateDiffers,
         now_s: float,
     ) -> None:
         """A message of the present generation."""
@@ -158,6 +164,10 @@ class Job:
                 _note_bad_copies(state, message.bad_copies)
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
                 late(state, cause, node_id, now_s)
+            case messages.ProtectionChanged():
+                keeping.protection_changed(state, message)
+            case messages.StateDiffers():
+                keeping.state_differs(state, message)
             case messages.RankFinished():
                 rank.finished = True
                 state.heard_commit(message.step)

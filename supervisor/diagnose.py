@@ -110,6 +110,7 @@ def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: flo
     if not exited.signal:
         state.errors.append(mark)
     how = f"was killed by signal {exited.signal}" if exited.signal else f"failed: exit code {exited.exit_code}"
+    how = state.corrupted.pop(exited.rank, how)
     inquiry = open_inquiry(state)
     hung = inquiry is not None and inquiry.blamed == exited.rank
     cause = inquiry.cause if inquiry is not None and hung else f"rank {exited.rank} on {node_id} {how}"

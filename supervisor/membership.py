@@ -28,6 +28,7 @@ class Node:
     role: Role
     session: Session
     stopped: bool = False
+    troubles: dict[str, str] = field(default_factory=dict)  # kind -> what the node runs out of
 
     @property
     def live(self) -> bool:

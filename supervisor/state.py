@@ -62,6 +62,15 @@ class Hiccup:
     deadline_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unprotected:
+    """A rank's states since S_step, in this generation."""
+
+    generation: int
+    step: int
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True)
 class JobState:
     config: JobConfig
@@ -88,6 +97,9 @@ class JobState:
     inquiry: Inquiry | None = None  # the steps do not advance
     assembled_s: float | None = None  # when nnodes agents had said Hello
     finished_step: int = NO_STEP
+    unprotected: dict[int, Unprotected] = field(default_factory=dict)  # by rank
+    corrupted: dict[int, str] = field(default_factory=dict)  # rank -> what was wrong with the state it held, until it has ended
+    checkpoint_step: int = NO_STEP  # of the newest complete persistent checkpoint
     exit_code: int | None = None
     root_cause: str = ""
     end_deadline_s: float = 0.0

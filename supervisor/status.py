@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from deadpool.proto.messages import NO_STEP, Beat, JobStatus, NodeStatus, RankProgress, RankStatus
+from deadpool.supervisor.keeping import unprotected
 from deadpool.supervisor.membership import Node, Role
 from deadpool.supervisor.state import JobState
 
@@ -59,6 +60,8 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         exposed_stall_s=pulse.exposed_stall_s(),
         nodes=tuple(_node_status(node, state, pulse, now_s) for node in nodes),
         recoveries=tuple(state.records),
+        unprotected=unprotected(state),
+        checkpoint_step=state.checkpoint_step,
     )
 
 
@@ -79,6 +82,7 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> Nod
         shm_free_bytes=beat.shm_free_bytes,
         standins_ready=beat.standins_ready,
         ranks=tuple(ranks),
+        troubles=tuple(node.troubles.values()),
     )
 
 
