@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
+from deadpool.cli.checkpoints import check_checkpoints
 from deadpool.cli.exits import guarded, say
 from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS, TORCHRUN_LATER
-from deadpool.proto.checkpoint import MARKER
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
 from deadpool.proto.errors import ConfigError
 
@@ -95,15 +95,15 @@ def job_config(options: dict[str, Any]) -> JobConfig:
     if module and no_python:
         raise ConfigError("-m and --no-python: choose one")
     entry = Entry.MODULE if module else Entry.PROGRAM if no_python else Entry.SCRIPT
+    if options["checkpoint_dir"]:
+        options["checkpoint_dir"] = str(Path(options["checkpoint_dir"]).absolute())
+    if options["resume"] not in ("auto", "never"):
+        options["resume"] = str(Path(options["resume"]).absolute())
     script, args = options.pop("script"), options.pop("args")
     check_script(script, entry)
     texts = options.pop("injections")
     job_id = options.pop("job_id") or f"{short_name(script)}-{secrets.token_hex(3)}"
     options["log_dir"] = str(Path(options["log_dir"] or Path("logs", job_id)).absolute())
-    if options["checkpoint_dir"]:
-        options["checkpoint_dir"] = str(Path(options["checkpoint_dir"]).absolute())
-    if options["resume"] not in ("auto", "never"):
-        options["resume"] = str(Path(options["resume"]).absolute())
     options["on_exhausted"] = OnExhausted(options["on_exhausted"])
     config = JobConfig(
         **options,
@@ -114,6 +114,7 @@ def job_config(options: dict[str, Any]) -> JobConfig:
         injections=tuple(parse_injection(text, number) for number, text in enumerate(texts, 1)),
     )
     check(config)
+    check_checkpoints(config)
     return config
 
 
@@ -124,23 +125,8 @@ def check(config: JobConfig) -> None:
             f"--heartbeat-timeout {config.heartbeat_timeout_s:g}: must be longer than --heartbeat-interval "
             f"({config.heartbeat_interval_s:g}), best three times as long"
         )
-    check_checkpoints(config)
     for injection in config.injections:
         check_target(injection, config)
-
-
-def check_checkpoints(config: JobConfig) -> None:
-    if config.checkpoint_every and not config.checkpoint_dir:
-        raise ConfigError(f"--checkpoint-every {config.checkpoint_every}: say where with --checkpoint-dir")
-    if config.checkpoint_dir:
-        try:
-            Path(config.checkpoint_dir).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--checkpoint-dir {config.checkpoint_dir}: {error.strerror}") from error
-        if not os.access(config.checkpoint_dir, os.W_OK):
-            raise ConfigError(f"--checkpoint-dir {config.checkpoint_dir}: cannot write there")
-    if config.resume not in ("auto", "never") and not Path(config.resume, MARKER).is_file():
-        raise ConfigError(f"--resume {config.resume}: no complete checkpoint there (it has no {MARKER})")
 
 
 def check_target(injection: Injection, config: JobConfig) -> None:
