@@ -2,22 +2,30 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from deadpool.proto.checkpoint import MARKER
-from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError
 
 
-def check_checkpoints(config: JobConfig) -> None:
-    """Makes the folder if need be; ConfigError when checkpoints cannot be written there, or not be read from --resume."""
-    if config.checkpoint_every and not config.checkpoint_dir:
-        raise ConfigError(f"--checkpoint-every {config.checkpoint_every}: say where with --checkpoint-dir")
-    if config.checkpoint_dir:
+def settle_checkpoints(options: dict[str, Any]) -> None:
+    """Makes the paths absolute and the folder, if need be.
+
+    ConfigError when checkpoints cannot be written there, or not be read from --resume.
+    """
+    every, folder, resume = options["checkpoint_every"], options["checkpoint_dir"], options["resume"]
+    if every and not folder:
+        raise ConfigError(f"--checkpoint-every {every}: say where with --checkpoint-dir")
+    if folder:
+        path = Path(folder).absolute()
         try:
-            Path(config.checkpoint_dir).mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--checkpoint-dir {config.checkpoint_dir}: {error.strerror}") from error
-        if not os.access(config.checkpoint_dir, os.W_OK):
-            raise ConfigError(f"--checkpoint-dir {config.checkpoint_dir}: cannot write there")
-    if config.resume not in ("auto", "never") and not Path(config.resume, MARKER).is_file():
-        raise ConfigError(f"--resume {config.resume}: no complete checkpoint there (it has no {MARKER})")
+            raise ConfigError(f"--checkpoint-dir {folder}: {error.strerror}") from error
+        if not os.access(path, os.W_OK):
+            raise ConfigError(f"--checkpoint-dir {folder}: cannot write there")
+        options["checkpoint_dir"] = str(path)
+    if resume not in ("auto", "never"):
+        if not Path(resume, MARKER).is_file():
+            raise ConfigError(f"--resume {resume}: no complete checkpoint there (it has no {MARKER})")
+        options["resume"] = str(Path(resume).absolute())

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from deadpool.cli.checkpoints import check_checkpoints
+from deadpool.cli.checkpoints import settle_checkpoints
 from deadpool.cli.exits import guarded, say
 from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS, TORCHRUN_LATER
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
@@ -95,14 +95,11 @@ def job_config(options: dict[str, Any]) -> JobConfig:
     if module and no_python:
         raise ConfigError("-m and --no-python: choose one")
     entry = Entry.MODULE if module else Entry.PROGRAM if no_python else Entry.SCRIPT
-    if options["checkpoint_dir"]:
-        options["checkpoint_dir"] = str(Path(options["checkpoint_dir"]).absolute())
-    if options["resume"] not in ("auto", "never"):
-        options["resume"] = str(Path(options["resume"]).absolute())
     script, args = options.pop("script"), options.pop("args")
     check_script(script, entry)
     texts = options.pop("injections")
     job_id = options.pop("job_id") or f"{short_name(script)}-{secrets.token_hex(3)}"
+    settle_checkpoints(options)
     options["log_dir"] = str(Path(options["log_dir"] or Path("logs", job_id)).absolute())
     options["on_exhausted"] = OnExhausted(options["on_exhausted"])
     config = JobConfig(
@@ -114,7 +111,6 @@ def job_config(options: dict[str, Any]) -> JobConfig:
         injections=tuple(parse_injection(text, number) for number, text in enumerate(texts, 1)),
     )
     check(config)
-    check_checkpoints(config)
     return config
 
 
