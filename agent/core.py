@@ -26,6 +26,7 @@ from deadpool.agent.events import (
     ProcessRegistered,
     RankSpoke,
     Report,
+    ReportCalls,
     ReportVault,
     ServeStore,
     StartProcess,
@@ -165,6 +166,9 @@ class NodeCore:
             case messages.KillRanks(generation=generation, ranks=ranks):
                 self.generation = generation
                 yield from self._kill_ranks(ranks)
+            case messages.ReportCalls(generation=generation):
+                self.generation = generation
+                yield ReportCalls(generation=generation)
             case messages.Reform(generation=generation):
                 self.generation = generation
                 yield from self._reform(order)

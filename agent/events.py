@@ -148,6 +148,13 @@ class ReportVault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCalls:
+    """Save the stacks of this node's ranks and report what they are waiting for."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeStore:
     generation: int
 
@@ -178,6 +185,7 @@ Command = (
     | Tell
     | Report
     | ReportVault
+    | ReportCalls
     | ServeStore
     | DropSnapshots
     | KillNode

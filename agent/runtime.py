@@ -10,7 +10,7 @@ import signal
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -25,6 +25,7 @@ from deadpool.agent.processes import Exit, Processes
 from deadpool.agent.progress import Records
 from deadpool.agent.replication.tcp import ReplicaServer
 from deadpool.agent.service import Orders, serve
+from deadpool.agent.stacks import is_stopped, save_stacks
 from deadpool.agent.store import REQUEST as STORE_REQUEST
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.supervisor_link import SupervisorLink
@@ -34,6 +35,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.messages import (
     NO_STEP,
+    CallReport,
     Hello,
     Order,
     RankMessage,
@@ -78,6 +80,7 @@ class Node:
         self._watching = False
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ending: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
         self._exit_code = 0
 
     async def run(self) -> int:
@@ -190,6 +193,8 @@ class Node:
                 node.processes.kill(process)
             case events.ReportVault(generation=generation):
                 self._link.send(VaultReport(generation=generation, slots=node.vault.slots()))
+            case events.ReportCalls(generation=generation):
+                self._reporting = asyncio.create_task(self._report_calls(node, generation))
             case events.ServeStore(generation=generation):
                 node.store.open(generation)
             case events.DropSnapshots():
@@ -356,12 +361,20 @@ class Node:
         if process in self._orders:
             self._orders[process].put_nowait(answer)
 
+    async def _report_calls(self, node: Machinery, generation: int) -> None:
+        pids = {rank: process.pid for rank, process in sorted(self._core.ranks().items()) if process.pid}
+        calls = [node.records.calls(rank, pid) for rank, pid in pids.items()]
+        folder = Path(node.config.log_dir) / self._arguments.node_id
+        stacks = await asyncio.to_thread(save_stacks, pids, node.vault.folder, folder, f"gen{generation}")
+        ranks = [replace(each, stacks=str(stacks.get(each.rank, "")), stopped=is_stopped(each.pid)) for each in calls]
+        self._link.send(CallReport(generation=generation, ranks=tuple(ranks)))
+
     # ------------------------------------------------------------ beats and the watch
 
     def _beat_and_repeat(self) -> None:
         if self._machinery is None:
             return
-        asyncio.get_running_loop().call_later(self._machinery.config.heartbeat_interval_s, self._beat_and_repeat)
+        asyncio.get_running_loop().call_later(self._machinery.config.beat_interval_s, self._beat_and_repeat)
         self._machinery.sweep(strict=False)
         self._link.send(self._machinery.beat(self._core))
 

@@ -37,6 +37,7 @@ from deadpool.proto.secret import read_private
 from deadpool.trainer_hooks.groups import Groups
 from deadpool.trainer_hooks.link import Link
 from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
+from deadpool.trainer_hooks.stacks import offer_stacks
 
 STORE_TIMEOUT = timedelta(seconds=10)
 
@@ -65,6 +66,7 @@ class Session:
         self.world_size: int = self.role.world_size
         self.record: CallRecord = CallRecord(record_path(vault_dir, self.rank), create=True)
         self.record.write_head(Head(pid=os.getpid(), generation=self.role.generation))
+        offer_stacks(vault_dir)
 
     def open_groups(self, host: str, timeout: timedelta | None) -> None:
         """Initialises torch.distributed for this role: with live groups, or muted for a joiner."""

@@ -1,0 +1,58 @@
+"""Saves the Python stacks of ranks that seem to hang: asks each by a signal (proto/stacks.py) and keeps what it has written."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from deadpool.proto.stacks import STACKS_SIGNAL, stacks_path
+
+_TIMEOUT_S = 3.0  # a process that gets no time to run answers nothing
+_SETTLED_S = 0.1  # all threads are written in one go: a file that has not grown for so long is complete
+_POLL_S = 0.01
+
+
+def save_stacks(pids: Mapping[int, int], vault_dir: Path, folder: Path, suffix: str) -> dict[int, Path]:
+    """Returns, for each rank (rank -> pid) that has answered, the new file `folder`/stacks-rank-RANK-SUFFIX.txt. Blocks."""
+    asked: dict[int, int] = {}  # rank -> size of its file before
+    for rank, pid in pids.items():
+        source = stacks_path(vault_dir, pid)
+        if source.exists() and _catches(pid) and not is_stopped(pid):
+            asked[rank] = source.stat().st_size
+            os.kill(pid, STACKS_SIGNAL)
+    saved: dict[int, Path] = {}
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    for rank, before in asked.items():
+        text = _appended(stacks_path(vault_dir, pids[rank]), before, deadline_s)
+        if text:
+            saved[rank] = folder / f"stacks-rank-{rank}-{suffix}.txt"
+            saved[rank].write_bytes(text)
+    return saved
+
+
+def is_stopped(pid: int) -> bool:
+    """Returns whether the process is stopped by a signal or a tracer."""
+    return _status(pid).get("State", "")[:1] in ("T", "t")
+
+
+def _catches(pid: int) -> bool:
+    """Returns whether the process has a handler for the signal; without one it would die of it."""
+    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (STACKS_SIGNAL - 1) & 1)
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        lines = Path("/proc", str(pid), "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _appended(path: Path, before: int, deadline_s: float) -> bytes:
+    """Returns what comes to the file behind `before`, once it has settled; nothing when nothing comes in time."""
+    size, since_s = before, time.monotonic()
+    while (now_s := time.monotonic()) < deadline_s and not (size > before and now_s - since_s > _SETTLED_S):
+        if path.stat().st_size != size:
+            size, since_s = path.stat().st_size, now_s
+        time.sleep(_POLL_S)
+    return path.read_bytes()[before:]

@@ -1,0 +1,19 @@
+"""The rank's side of saving its stacks: registered at join(), before any collective."""
+
+import faulthandler
+import os
+import signal
+from pathlib import Path
+from typing import BinaryIO
+
+from deadpool.proto.stacks import STACKS_SIGNAL, stacks_path
+
+_file: BinaryIO | None = None  # faulthandler keeps its number only
+
+
+def offer_stacks(vault_dir: Path) -> None:
+    """The stacks of all threads are appended to a file of this process whenever the signal comes; not if it is used already."""
+    global _file
+    if _file is None and signal.getsignal(STACKS_SIGNAL) is signal.SIG_DFL:
+        _file = stacks_path(vault_dir, os.getpid()).open("ab", buffering=0)
+        faulthandler.register(STACKS_SIGNAL, file=_file, all_threads=True)
