@@ -8,12 +8,15 @@ from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP, Inject
 
 CORRUPT_REPLICA = "corrupt-replica"
+_PATIENCE_STEPS = 10
 
 
 def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:
-    """Returns whether the injection's moment has come: half a typical step into its step, or anywhere behind it.
+    """Returns whether the injection's moment has come: half a typical step into its step, whose first state is committed.
 
-    `heads`: of this node's ranks. Where no rank is named the lowest of them counts; a node without ranks waits until it has some.
+    A strike before that commit would undo the step before as well, and how often it does would be chance. Should the step be
+    over first, the next one will do; a few steps on the commit is no longer waited for. `heads`: of this node's ranks. Where no
+    rank is named the lowest of them counts; a node without ranks waits until it has some.
     """
     if injection.step == NO_STEP:
         return True
@@ -22,7 +25,9 @@ def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:
     head = heads.get(injection.target if FAULTS[injection.kind].target is Target.RANK else min(heads))
     if head is None or head.step < injection.step or head.step_began_ns == 0:
         return False
-    return head.step > injection.step or now_ns - head.step_began_ns >= head.typical_step_ns // 2
+    if head.step > injection.step + _PATIENCE_STEPS:
+        return True
+    return head.commit_step >= head.step and now_ns - head.step_began_ns >= head.typical_step_ns // 2
 
 
 def concerns(injection: Inject, *, index: int, ranks: Collection[int]) -> bool:

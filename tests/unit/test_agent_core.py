@@ -26,6 +26,7 @@ from deadpool.agent.events import (
     ServeStore,
     StartProcess,
     StoreServed,
+    StrikeHere,
     Tell,
 )
 from deadpool.proto.call_record import Head
@@ -55,6 +56,7 @@ from deadpool.proto.messages import (
     StartRanks,
     Stop,
     StoreOpened,
+    Strike,
     WarmUp,
     Welcome,
 )
@@ -309,14 +311,16 @@ def test_the_end_is_obeyed_once_and_nothing_after_it() -> None:
 @pytest.mark.parametrize(
     ("kind", "target", "step", "head", "due"),
     [
-        ("kill-rank", 1, 5, {"step": 4, "step_began_ns": 1000}, False),
-        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2002}, False),
-        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2000}, True),
-        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1999}, True),  # no step was timed yet
-        ("kill-rank", 1, 5, {"step": 7, "step_began_ns": 1999, "typical_step_ns": 2000}, True),  # it is past
+        ("kill-rank", 1, 5, {"step": 4, "step_began_ns": 1000, "commit_step": 4}, False),
+        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2002, "commit_step": 5}, False),
+        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2000, "commit_step": 5}, True),
+        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2000, "commit_step": 4}, False),
+        ("kill-rank", 1, 5, {"step": 5, "step_began_ns": 1999, "commit_step": 5}, True),  # no step was timed yet
+        ("kill-rank", 1, 5, {"step": 7, "step_began_ns": 1000, "typical_step_ns": 2000, "commit_step": 7}, True),  # it is past
+        ("kill-rank", 1, 5, {"step": 16, "step_began_ns": 1999, "typical_step_ns": 2000}, True),  # nothing is committed
         ("kill-rank", 1, 0, {}, False),  # not joined yet
-        ("kill-node", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2000}, True),
-        ("kill-node", 0, 5, {"step": 9, "step_began_ns": 1000, "typical_step_ns": 2000}, False),  # another node
+        ("kill-node", 1, 5, {"step": 5, "step_began_ns": 1000, "typical_step_ns": 2000, "commit_step": 5}, True),
+        ("kill-node", 0, 5, {"step": 9, "step_began_ns": 1000, "typical_step_ns": 2000, "commit_step": 9}, False),  # another
         ("kill-node", 1, NO_STEP, {}, True),
     ],
 )
@@ -335,6 +339,44 @@ def test_an_injection_is_due_in_the_middle_of_its_step(
         [] if not due else [KillNode()] if kind == "kill-node" else [KillProcess(process=1)]
     )
     assert node.order(InjectionAck(injection_id=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "struck"),
+    [
+        ("kill-agent", 1, [StrikeHere(kind="kill-agent", target=1, process=None)]),
+        ("freeze-node", 1, [StrikeHere(kind="freeze-node", target=1, process=None)]),
+        ("freeze-rank", 1, [StrikeHere(kind="freeze-rank", target=1, process=1)]),
+        ("corrupt-snapshot", 0, [StrikeHere(kind="corrupt-snapshot", target=0, process=0)]),
+        ("raise-rank", 1, [Tell(process=1, order=Strike(kind="raise-rank"))]),
+        ("partition-node", 1, []),  # the launcher's
+        ("kill-supervisor", 0, []),
+    ],
+)
+def test_each_kind_has_its_hand(kind: str, target: int, struck: list[Command]) -> None:
+    node = Node()
+    node.run(node.start(0, 1))
+    node.order(Inject(injection_id=4, kind=kind, target=target, step=NO_STEP))
+    assert reports(node.event(HeadsRead(heads={0: Head(), 1: Head()}, now_ns=2000))) == [InjectionDue(injection_id=4, at_ns=2000)]
+    assert node.order(InjectionAck(injection_id=4)) == struck
+
+
+def test_a_replica_is_struck_where_it_is() -> None:
+    """Its rank's node says when, the holder strikes."""
+    node = Node()
+    node.run(node.start(0, 1))
+    node.order(Inject(injection_id=4, kind="corrupt-replica", target=2, step=5))
+    assert node.event(HeadsRead(heads={0: Head(step=9, step_began_ns=1), 1: Head()}, now_ns=2000)) == []
+    assert node.order(InjectionAck(injection_id=4)) == [StrikeHere(kind="corrupt-replica", target=2, process=None)]
+    assert not node.core.injections
+
+
+@pytest.mark.parametrize("kind", ["thaw-node", "heal-node", "kill-spare"])
+def test_what_no_agent_can_watch_for_is_not_noted(kind: str) -> None:
+    node = Node()
+    node.run(node.start(0, 1))
+    node.order(Inject(injection_id=4, kind=kind, target=1, step=NO_STEP))
+    assert not node.core.injections
 
 
 def test_at_once_does_not_wait_for_a_rank_that_may_come() -> None:
