@@ -7,6 +7,7 @@ from deadpool.proto.config import JobConfig, keeping_to_json
 from deadpool.proto.messages import Placement
 
 STANDIN = "DEADPOOL_STANDIN"
+NUMA_BINDING = "DEADPOOL_NUMA_BINDING"
 PROCESS = "DEADPOOL_PROCESS"  # our number for the process: its strays are known by it
 
 # What makes a process a rank; never taken over from the agent's own environment (it may itself run under torchrun or Slurm).
@@ -26,13 +27,15 @@ def node_environment(
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if config.nproc_per_node > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")
+    if config.numa_binding:
+        environment[NUMA_BINDING] = config.numa_binding
     if host == "127.0.0.1":
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return environment | {
         "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
-        "TORCHELASTIC_RUN_ID": config.job_id,
+        "TORCHELASTIC_RUN_ID": config.run_id or config.job_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": config.signals,
         "GRPC_ENABLE_FORK_SUPPORT": "0",  # DataLoader workers fork without a word about it, and never touch our channel
         "DEADPOOL_JOB_ID": config.job_id,
         "DEADPOOL_JOB_DIR": str(job_dir),
@@ -45,9 +48,15 @@ def node_environment(
 
 
 def rank_environment(
-    config: JobConfig, placement: Placement, *, world_size: int, master_node_count: int, restart_count: int
+    config: JobConfig,
+    placement: Placement,
+    *,
+    world_size: int,
+    master_node_count: int,
+    restart_count: int,
+    visible_devices: str,
 ) -> dict[str, str]:
-    """Returns what makes a process this rank, but for the store."""
+    """Returns what makes a process this rank, but for the store. `visible_devices`: CUDA_VISIBLE_DEVICES of the node."""
     return {
         "RANK": str(placement.rank),
         "LOCAL_RANK": str(placement.local_rank),
@@ -57,9 +66,16 @@ def rank_environment(
         "GROUP_WORLD_SIZE": str(master_node_count),
         "ROLE_RANK": str(placement.rank),
         "ROLE_WORLD_SIZE": str(world_size),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": config.role,
         "TORCHELASTIC_RESTART_COUNT": str(restart_count),
-    }
+    } | (_virtual(placement.local_rank, visible_devices) if config.virtual_local_rank else {})
+
+
+def _virtual(local_rank: int, visible_devices: str) -> dict[str, str]:
+    """Returns what shows a rank its own GPU only: of those that the node may use, or of all."""
+    visible = [each.strip() for each in visible_devices.split(",") if each.strip()]
+    own = visible[local_rank] if local_rank < len(visible) else str(local_rank)
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": own}
 
 
 def store_environment(host: str, port: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, Assign, Placement, Role, StartRanks
 
 
-def starting_role(config: JobConfig, order: StartRanks, placement: Placement) -> Role:
+def starting_role(config: JobConfig, order: StartRanks, placement: Placement, visible_devices: str = "") -> Role:
     """Returns the role of a rank that starts together with all others, on the generation's store."""
     return Role(
         generation=order.generation,
@@ -17,11 +17,12 @@ def starting_role(config: JobConfig, order: StartRanks, placement: Placement) ->
         store_port=order.store_port,
         hint_step=NO_STEP,
         placement=placement,
-        environment=_environment(config, order, placement) | store_environment(order.store_host, order.store_port),
+        environment=_environment(config, order, placement, visible_devices)
+        | store_environment(order.store_host, order.store_port),
     )
 
 
-def joining_role(config: JobConfig, order: Assign, placement: Placement) -> Role:
+def joining_role(config: JobConfig, order: Assign, placement: Placement, visible_devices: str = "") -> Role:
     """Returns the role of a process that takes a rank over: it rehearses muted, and learns of the store with Reform."""
     return Role(
         generation=order.generation,
@@ -33,15 +34,16 @@ def joining_role(config: JobConfig, order: Assign, placement: Placement) -> Role
         store_port=0,
         hint_step=order.hint_step,
         placement=placement,
-        environment=_environment(config, order, placement),
+        environment=_environment(config, order, placement, visible_devices),
     )
 
 
-def _environment(config: JobConfig, order: StartRanks | Assign, placement: Placement) -> dict[str, str]:
+def _environment(config: JobConfig, order: StartRanks | Assign, placement: Placement, visible_devices: str) -> dict[str, str]:
     return rank_environment(
         config,
         placement,
         world_size=order.world_size,
         master_node_count=order.master_node_count,
         restart_count=order.restart_count,
+        visible_devices=visible_devices,
     )

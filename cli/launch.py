@@ -11,11 +11,14 @@ from typing import Any
 
 import click
 
+from deadpool.cli import torchrun
 from deadpool.cli.checkpoints import settle_checkpoints
 from deadpool.cli.exits import guarded, say
-from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS, TORCHRUN_LATER
+from deadpool.cli.netns import check_possible
+from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.faults import FAULTS, Target
 
 
 def main() -> None:
@@ -30,20 +33,23 @@ def run(arguments: Sequence[str]) -> int:
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     for setting in reversed(SETTINGS):
         command = setting.option()(command)
-    for name in TORCHRUN_LATER:
-        command = click.option(f"--{name}", hidden=True)(command)
+    for name, kind in torchrun.FOREIGN.items():
+        variable = f"PET_{name.replace('-', '_').upper()}"
+        command = click.option(f"--{name}", type=kind, envvar=variable, hidden=True)(command)
     return command
 
 
 @click.command(context_settings=CONTEXT_SETTINGS)
 @with_settings
-@click.option(
-    "--standalone", is_flag=True, help="All nodes on this machine, each a process tree of its own (the default so far)."
-)
-@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
-@click.option("--no-python", is_flag=True, help="SCRIPT is a program, not a Python file.")
+@click.option("--standalone", is_flag=True, envvar="PET_STANDALONE",
+              help="All nodes on this machine, each a process tree of its own (the default so far).")  # fmt: skip
+@click.option("--netns", is_flag=True, help="A network namespace for each node, so that it can be cut off; needs root.")
+@click.option("-m", "--module", is_flag=True, envvar="PET_MODULE", help="SCRIPT is a module's name, as for python -m.")
+@click.option("--no-python", is_flag=True, envvar="PET_NO_PYTHON", help="SCRIPT is a program, not a Python file.")
+@click.option("--run-path", is_flag=True, envvar="PET_RUN_PATH", help="SCRIPT is a Python file, whatever --no-python says.")
 @click.option("--inject", "injections", multiple=True, metavar="KIND:TARGET@STEP",
-              help="Inject a failure in the middle of a step: kill-node:NODE@STEP, kill-rank:RANK@STEP. Repeatable.")  # fmt: skip
+              help="Inject a failure in the middle of a step: kill-node:NODE@STEP, kill-rank:RANK@STEP... Repeatable; "
+                   "`deadpool inject --help` lists all kinds.")  # fmt: skip
 @click.option("--summary-json", type=click.Path(dir_okay=False, path_type=Path), help="Write a summary of the job there.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="The supervisor's port.  [default: any free one]")
 @click.version_option(package_name="deadpool-train")
@@ -51,8 +57,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(standalone: bool, summary_json: Path | None, port: int | None, **options: Any) -> int:
     """Run SCRIPT with ARGS on nodes x ranks, with spare nodes that take the place of dead ones."""
-    refuse_later(options, standalone=standalone)
-    config = job_config(options)
+    config, remarks = job_config(options, standalone=standalone)
     own: list[str] = [] if port is None else ["--port", str(port)]  # the supervisor's alone
     if summary_json is not None:
         summary_json = summary_json.absolute()
@@ -67,6 +72,8 @@ def launch(standalone: bool, summary_json: Path | None, port: int | None, **opti
     from deadpool.cli.folders import job_folder  # what only a valid command line needs is imported here: errors are instant
     from deadpool.cli.standalone import StandaloneJob
 
+    for remark in remarks:
+        say(remark)
     with job_folder(config) as folder:
         say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
         exit_code = StandaloneJob(config, folder, say, own).run()
@@ -82,36 +89,42 @@ def size(config: JobConfig) -> str:
     return f"{count(config.nnodes, 'node')} x {count(config.nproc_per_node, 'rank')}{spares}"
 
 
-def refuse_later(options: dict[str, Any], *, standalone: bool) -> None:
-    """Takes torchrun's options for several machines out; ConfigError when they are meant (--standalone overrides them)."""
-    for name in TORCHRUN_LATER:
-        if options.pop(name.replace("-", "_")) is not None and not standalone:
-            raise ConfigError(f"--{name}: jobs over several machines are not built yet; with --standalone all nodes are here")
+def job_config(options: dict[str, Any], *, standalone: bool) -> tuple[JobConfig, list[str]]:
+    """Returns the configuration that the command line describes, and what to say of options that change nothing.
 
-
-def job_config(options: dict[str, Any]) -> JobConfig:
-    """Returns the configuration that the command line describes; ConfigError names what cannot be used."""
-    module, no_python = options.pop("module"), options.pop("no_python")
+    ConfigError names what cannot be used.
+    """
+    options["min_nnodes"], options["nnodes"] = options["nnodes"]
+    given = torchrun.take_out(options)
+    torchrun.check_foreign(given, machines=options["nnodes"], standalone=standalone)
+    module, no_python, run_path = options.pop("module"), options.pop("no_python"), options.pop("run_path")
     if module and no_python:
         raise ConfigError("-m and --no-python: choose one")
-    entry = Entry.MODULE if module else Entry.PROGRAM if no_python else Entry.SCRIPT
+    entry = Entry.SCRIPT if run_path else Entry.MODULE if module else Entry.PROGRAM if no_python else Entry.SCRIPT
     script, args = options.pop("script"), options.pop("args")
     check_script(script, entry)
+    python = interpreter()
+    if isinstance(options["nproc_per_node"], str):
+        options["nproc_per_node"] = torchrun.count_devices(options["nproc_per_node"], python)
     texts = options.pop("injections")
+    run_id = torchrun.run_id(given, standalone=standalone)
     job_id = options.pop("job_id") or f"{short_name(script)}-{secrets.token_hex(3)}"
     settle_checkpoints(options)
     options["log_dir"] = str(Path(options["log_dir"] or Path("logs", job_id)).absolute())
     options["on_exhausted"] = OnExhausted(options["on_exhausted"])
+    if options["start_method"] == "fork":
+        options["start_method"] = "forkserver"
     config = JobConfig(
         **options,
         job_id=job_id,
+        run_id=run_id,
         command=(script, *args),
         entry=entry,
-        python=interpreter(),
+        python=python,
         injections=tuple(parse_injection(text, number) for number, text in enumerate(texts, 1)),
     )
     check(config)
-    return config
+    return config, list(torchrun.notes(given, standalone=standalone))
 
 
 def check(config: JobConfig) -> None:
@@ -121,14 +134,18 @@ def check(config: JobConfig) -> None:
             f"--heartbeat-timeout {config.heartbeat_timeout_s:g}: must be longer than --heartbeat-interval "
             f"({config.beat_interval_s:g}), best three times as long"
         )
+    if config.netns:
+        check_possible()
     for injection in config.injections:
         check_target(injection, config)
 
 
 def check_target(injection: Injection, config: JobConfig) -> None:
-    nodes = config.nnodes + config.spares
-    what, count = ("node", nodes) if injection.kind == "kill-node" else ("rank", config.world_size)
-    if injection.target >= count:
+    fault = FAULTS[injection.kind]
+    what, count = fault.target.value, config.world_size if fault.target is Target.RANK else config.nnodes + config.spares
+    if fault.netns and not config.netns:
+        raise ConfigError(f"--inject {injection.kind}: each node needs a network of its own: add --netns")
+    if fault.target is not Target.NONE and injection.target >= count:
         raise ConfigError(
             f"--inject {injection.kind}:{injection.target}@{injection.step}: there is no {what} {injection.target} "
             f"({what}s are 0..{count - 1})"

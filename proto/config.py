@@ -65,8 +65,9 @@ class JobConfig:
     """Everything that supervisor and agents need to know of a job. Seconds unless the name says otherwise."""
 
     job_id: str
-    nnodes: int
+    nnodes: int  # where a range is given, the most
     nproc_per_node: int
+    min_nnodes: int = 0  # scripts without hooks go on with so few when no spare is left; 0: never with fewer than nnodes
     spares: int = 0
     replicas: int = 1  # copies of each unique shard on other nodes; each survives one more node lost at once
     command: tuple[str, ...]  # script (or module, program) and its arguments
@@ -74,6 +75,17 @@ class JobConfig:
     python: str  # interpreter for the ranks
     start_method: str = "forkserver"  # "forkserver": fork from a process that has imported torch; "spawn": a fresh interpreter
     log_dir: str
+    log_bytes_max: int = 256 << 20  # of one log file; then it becomes FILE.1, and what that was is gone
+    redirects: str = "0"  # torchrun's STREAMS (proto/streams.py): to files, not to the console
+    tee: str = "0"  # to files and to the console
+    local_ranks_filter: tuple[int, ...] = ()  # whose lines the console shows; (): all
+    stdout_filters: tuple[str, ...] = ()  # lines of teed output that hold one of these words go to a file of their own as well
+    stderr_filters: tuple[str, ...] = ()
+    role: str = "default"
+    run_id: str = ""  # TORCHELASTIC_RUN_ID; "": job_id
+    virtual_local_rank: bool = False  # every rank is local rank 0, and sees its own GPU only
+    numa_binding: str = ""  # torch.numa's mode: ranks run on CPUs near their GPU
+    signals: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # that end the job; ranks get the very one that the launcher got
     standalone: bool = True
     netns: bool = False  # standalone: a network namespace for each node
     heartbeat_interval_s: float | None = None  # None: a third of the timeout, at most 1 s (beat_interval_s)
@@ -115,7 +127,8 @@ def to_json(config: JobConfig) -> str:
 def from_json(text: str) -> JobConfig:
     """Returns the configuration that `to_json` wrote."""
     fields = json.loads(text)
-    fields["command"] = tuple(fields["command"])
+    for name in ("command", "local_ranks_filter", "stdout_filters", "stderr_filters"):
+        fields[name] = tuple(fields[name])
     fields["entry"] = Entry(fields["entry"])
     fields["on_exhausted"] = OnExhausted(fields["on_exhausted"])
     fields["injections"] = tuple(Injection(**injection) for injection in fields["injections"])

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from deadpool.proto.errors import ConfigError
 from deadpool.trainer_hooks.engine import engine_for
 from deadpool.trainer_hooks.guard import Attempt, Guard
+from deadpool.trainer_hooks.numa import bind_to_cpus
 from deadpool.trainer_hooks.protect import Counters
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state import Stateful, TrainingState
@@ -132,9 +133,10 @@ def _join_job(timeout: timedelta | None) -> Run:
         Path(environment[_SOCKET]), Path(environment[_JOB_DIR]), Path(environment[_VAULT_DIR]), environment[_NODE_ID]
     )
     environment.update(session.role.environment)
-    environment.pop(_STANDIN, None)
+    if environment.pop(_STANDIN, None) is not None:
+        bind_to_cpus(environment["LOCAL_RANK"])
     if torch.cuda.is_available():
-        torch.cuda.set_device(session.role.local_rank)
+        torch.cuda.set_device(int(environment["LOCAL_RANK"]))  # 0 with --virtual-local-rank
     session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout)
     atexit.register(session.close)
     return Run(session=session)

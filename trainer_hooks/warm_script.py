@@ -10,9 +10,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from string import Template
 from types import ModuleType
 
 from deadpool.proto.config import Entry
@@ -57,6 +58,13 @@ class Command:
         if self.safe_path or self.entry is Entry.PROGRAM:
             return []
         return [os.getcwd() if self.entry is Entry.MODULE else str(Path(self.arguments[0]).resolve().parent)]
+
+    def for_rank(self, local_rank: str) -> "Command":
+        """Returns the command with torchrun's macro, ${local_rank}, filled in; a stand-in without a rank keeps it."""
+        if not local_rank:
+            return self
+        name, *arguments = self.arguments
+        return replace(self, arguments=(name, *(Template(each).safe_substitute(local_rank=local_rank) for each in arguments)))
 
     def run(self) -> None:
         """Does not return: ends with SystemExit, or is replaced by another program."""

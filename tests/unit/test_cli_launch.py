@@ -11,7 +11,7 @@ from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted
 from deadpool.proto.errors import ConfigError
 
 # Fields that no option sets: from the rest of the command line or the environment, or not worth an option so far.
-ELSEWHERE = {"command", "entry", "python", "standalone", "failure_rules", "injections"}
+ELSEWHERE = {"command", "entry", "python", "standalone", "failure_rules", "netns", "injections", "min_nnodes", "run_id"}
 NO_OPTION = {
     "max_transient", "transient_window_s", "hiccup_grace_s", "quiesce_timeout_s",
     "join_timeout_s", "reform_timeout_s", "restore_timeout_s",
@@ -37,9 +37,15 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--no-python", "no-such-program"], "program no-such-program: not found"),
         (["-m", "--no-python", "SCRIPT"], "choose one"),
         (["--nproc-per-node", "0", "SCRIPT"], "'--nproc-per-node': 0 is too small"),
-        (["--nproc_per_node", "gpu", "SCRIPT"], "'auto', 'cpu' and 'gpu' are not built yet"),
+        (["--nproc_per_node", "tpu", "SCRIPT"], "'tpu' is not a number, nor one of auto, cpu, gpu, xpu"),
         (["--nnodes", "0", "SCRIPT"], "'--nnodes': 0 is too small"),
-        (["--nnodes", "1:4", "SCRIPT"], "ranges"),
+        (["--nnodes", "4:1", "SCRIPT"], "MAX is less than MIN"),
+        (["--nnodes", "1:", "SCRIPT"], "is not a number, nor MIN:MAX"),
+        (["-r", "7", "SCRIPT"], "--redirects 7: write 0, 1, 2 or 3"),
+        (["--local-ranks-filter", "a", "SCRIPT"], "write local ranks as 0,1,2"),
+        (["--signals-to-handle", "SIGTERM,SIGKILL", "SCRIPT"], "'SIGKILL' is not a signal that can be handled"),
+        (["--logs-specs", "mine", "SCRIPT"], "--logs-specs mine: torchrun's plugins do not run here"),
+        (["--node-rank", "1", "SCRIPT"], "is --nnodes missing?"),
         (["--spares", "-1", "SCRIPT"], "'--spares': -1 is not in the range"),
         (["--inject", "kill-cat:0@3", "SCRIPT"], "unknown kind 'kill-cat'"),
         (["--inject", "kill-rank:0", "SCRIPT"], "expected KIND:TARGET@STEP"),
@@ -48,7 +54,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--heartbeat-timeout", "0.5", "--heartbeat-interval", "1", "SCRIPT"], "must be longer than --heartbeat-interval"),
         (["--job-id", "../up", "SCRIPT"], "--job-id ../up: use letters"),
         (["--job-id", "x" * 48, "--nnodes", "9" * 40, "SCRIPT"], "too long for a socket's path"),
-        (["--rdzv-endpoint", "host:1", "SCRIPT"], "not built yet"),
+        (["--nnodes", "2", "--rdzv-endpoint", "host:1", "SCRIPT"], "not built yet"),
         (["--summary-json", "/no/such/folder/s.json", "SCRIPT"], "cannot write to /no/such/folder"),
         (["--log-dir", "/dev/null/logs", "SCRIPT"], "--log-dir /dev/null/logs"),
     ],
@@ -73,15 +79,21 @@ def test_an_interpreter_that_is_none(script: str, monkeypatch: pytest.MonkeyPatc
 def parse(*arguments: str) -> JobConfig:
     context = launch.launch.make_context("deadpool-launch", list(arguments))
     parameters = dict(context.params)
-    launch.refuse_later(parameters, standalone=parameters.pop("standalone"))
+    standalone = parameters.pop("standalone")
     del parameters["summary_json"], parameters["port"]
-    return launch.job_config(parameters)
+    return launch.job_config(parameters, standalone=standalone)[0]
 
 
 def test_defaults_are_those_of_jobconfig(script: str) -> None:
     config = parse(script)
     assert config == JobConfig(
-        job_id=config.job_id, nnodes=1, nproc_per_node=1, command=(script,), python=config.python, log_dir=config.log_dir
+        job_id=config.job_id,
+        nnodes=1,
+        min_nnodes=1,
+        nproc_per_node=1,
+        command=(script,),
+        python=config.python,
+        log_dir=config.log_dir,
     )
     assert config.job_id.startswith("script-")
     assert Path(config.log_dir) == Path.cwd() / "logs" / config.job_id
@@ -123,7 +135,7 @@ def test_modules_and_programs(script: str) -> None:
 def test_standalone_overrides_torchruns_rendezvous_options(script: str) -> None:
     assert parse("--standalone", "--rdzv_endpoint", "host:1", script).standalone
     with pytest.raises(ConfigError, match="node-rank"):
-        parse("--node-rank", "1", script)
+        parse("--nnodes", "2", "--node-rank", "1", script)
 
 
 def test_an_option_that_fits_no_type_is_click_s_error(script: str) -> None:
