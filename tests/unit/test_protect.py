@@ -1,0 +1,160 @@
+"""The protect thread with real slots, a real holder and a real store: order, commits, cancellation, sources that change."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._C._distributed_c10d import HashStore, Store
+
+from deadpool.agent.replication.tcp import ReplicaServer
+from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
+from deadpool.proto.secret import make_token
+from deadpool.proto.slots import StateId
+from deadpool.proto.vault_layout import SLOT_NAMES, UNIQUE, reserve, slot_path
+from deadpool.trainer_hooks.commit import CommitBoard
+from deadpool.trainer_hooks.engine import CpuEngine
+from deadpool.trainer_hooks.protect import Boundary, Counters, Protector
+from deadpool.trainer_hooks.replicate import VaultClient
+from deadpool.trainer_hooks.state import TrainingState
+from deadpool.trainer_hooks.unique import Peers, exchange
+from deadpool.trainer_hooks.vault import OwnSlots
+
+TOKEN = make_token()
+SLOT_BYTES = 1 << 20
+
+
+class Rank:
+    """One rank's protection. Each has a node of its own, whose agent's receiver holds the other's replicas."""
+
+    def __init__(self, rank: int, folder: Path, store: Store, holder: ReplicaServer | None) -> None:
+        torch.manual_seed(0)
+        self.rank, self.folder = rank, folder
+        self.model = nn.Linear(8, 8)
+        self.own = nn.Linear(4, 4)  # differs from rank to rank
+        self.state = TrainingState(models={"model": self.model, f"own{rank}": self.own}, optimizers={}, extra={})
+        for name in SLOT_NAMES:
+            reserve(slot_path(folder, SlotKind.SNAPSHOT, rank, name), SLOT_BYTES)
+        self.slots = OwnSlots(folder, rank, CpuEngine())
+        self.cancelled, self.counters = threading.Event(), Counters()
+        self.troubles: list[Exception] = []
+        self.peers: Peers = {}
+        clients = [VaultClient(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), TOKEN)] if holder else []
+
+        def compare(step: int, sums: dict[str, int]) -> Peers | None:
+            return exchange(store, step=step, rank=rank, world_size=2, node_id=f"node{rank}", sums=sums, cancelled=self.cancelled)
+
+        self.protector = Protector(
+            rank=rank,
+            generation=1,
+            slots=self.slots,
+            engine=CpuEngine(),
+            holders=clients,
+            board=CommitBoard(store, 2, self.cancelled),
+            exchange=compare,
+            exchange_steps=range(2),
+            peers=self.peers,
+            commit_step=NO_STEP,
+            counters=self.counters,
+            cancelled=self.cancelled,
+            on_commit=lambda step: None,
+            on_trouble=self.troubles.append,
+        )
+
+    def boundary(self, step: int) -> Boundary:
+        held = self.state.held()
+        return Boundary(
+            state=StateId(generation=1, step=step),
+            held=held,
+            sources=[each.tensor for each in held],
+            versions=[each.tensor._version for each in held],
+            meta=self.state.capture_meta(),
+        )
+
+    def protect(self, step: int) -> Boundary:
+        self.protector.fence()
+        with torch.no_grad():
+            self.model.weight += 1
+        boundary = self.boundary(step)
+        self.protector.submit(boundary)
+        return boundary
+
+    def steps_held(self) -> set[int]:
+        return {state.step for state in self.slots.held() if state is not None}
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
+    folders = [tmp_path / f"node{rank}" for rank in range(2)]
+    servers = [ReplicaServer("127.0.0.1", TOKEN) for _ in folders]
+    for folder, server in zip(folders, servers, strict=True):
+        folder.mkdir()
+        server.start(folder)
+    store = HashStore()
+    ranks = [Rank(rank, folder, store, servers[1 - rank]) for rank, folder in enumerate(folders)]
+    yield ranks
+    for rank in ranks:
+        rank.protector.quiesce()
+    for server in servers:
+        server.close()
+    assert not [rank.troubles for rank in ranks if rank.troubles]
+
+
+def test_states_are_committed_in_order_and_only_what_is_unique_travels(ranks: list[Rank]) -> None:
+    for step in range(4):
+        for rank in ranks:
+            rank.protect(step)
+    for rank in ranks:
+        assert rank.protector.wait_commit(3)
+        assert rank.steps_held() == {2, 3}
+        slot = rank.slots.find(StateId(generation=1, step=3))
+        assert slot is not None
+        unique = {item.key for item in slot.tables.layout.items if item.peers == UNIQUE}
+        assert unique == {f"model/own{rank.rank}.weight", f"model/own{rank.rank}.bias"}
+        assert slot.tables.layout.peer_sets == ((1 - rank.rank,),)
+        assert rank.counters.commits >= 3
+
+
+def test_the_older_slot_stays_until_the_newer_state_is_committed_everywhere(ranks: list[Rank]) -> None:
+    first, second = ranks
+    for rank in ranks:
+        rank.protect(0)
+    for rank in ranks:
+        assert rank.protector.wait_commit(0)
+    first.protect(1)  # the exchange of this step needs the other rank as well
+    second.protect(1)
+    assert first.protector.wait_commit(1)
+    first.protect(2).settled.wait(10)
+    late = first.protect(3)  # the other has not protected step 2: S_1 may still be needed
+    first.protector.quiesce()
+    assert late.settled.is_set()
+    assert first.steps_held() == {1, 2}
+
+
+def test_a_state_that_changes_under_the_copy_is_not_sealed(ranks: list[Rank]) -> None:
+    first, _ = ranks
+    boundary = first.boundary(0)
+    with torch.no_grad():
+        first.model.weight += 1
+    first.protector.submit(boundary)
+    assert boundary.settled.wait(10)
+    assert first.steps_held() == set()
+
+
+def test_quiesce_seals_what_can_be_sealed_and_ends_all_waiting(ranks: list[Rank]) -> None:
+    first, _ = ranks
+    first.protect(0)
+    waiting = threading.Thread(target=lambda: first.protector.wait_commit(0))
+    waiting.start()
+    first.cancelled.set()
+    first.protector.wake()
+    first.protector.quiesce()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert first.steps_held() == {0}
+    after = first.boundary(1)
+    first.protector.submit(after)
+    assert after.settled.wait(10)
+    assert first.steps_held() == {0}
