@@ -75,6 +75,7 @@ class JobConfig:
     python: str  # interpreter for the ranks
     start_method: str = "forkserver"  # "forkserver": fork from a process that has imported torch; "spawn": a fresh interpreter
     log_dir: str
+    journal: str = ""  # folder that all nodes share: any of them can then start the supervisor, which has no home of its own
     log_bytes_max: int = 256 << 20  # of one log file; then it becomes FILE.1, and what that was is gone
     redirects: str = "0"  # torchrun's STREAMS (proto/streams.py): to files, not to the console
     tee: str = "0"  # to files and to the console

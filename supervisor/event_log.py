@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 
 from deadpool.supervisor.commands import Note
@@ -10,9 +10,11 @@ from deadpool.supervisor.journal import LineFile
 
 
 class EventLog:
-    def __init__(self, file: LineFile) -> None:
+    """`past`: the job's lines so far, written under an earlier supervisor."""
+
+    def __init__(self, file: LineFile, past: Iterable[str] = ()) -> None:
         self._file = file
-        self._lines: list[str] = []
+        self._lines = list(past)
         self._grown = asyncio.Event()  # replaced at each growth; set once for those who wait on the old one
         self._closed = False
 
@@ -22,6 +24,13 @@ class EventLog:
         self._lines.append(json.dumps(fields))
         self._file.write(self._lines[-1])
         self._wake()
+
+    def add_if_missing(self, notes: Iterable[Note]) -> None:
+        """What the last supervisor decided, but may not have lived to write down."""
+        known = {(event["event"], event["caused_by"]) for event in map(json.loads, self._lines)}
+        for note in notes:
+            if (note.event, note.cause) not in known:
+                self.add(note)
 
     def close(self) -> None:
         """No line comes any more: followers end."""

@@ -4,17 +4,19 @@ Replaying it through a fresh core gives an equal one. Beats are written only whe
 one before it, for the earlier ones leave no trace in the core; one that has commands is written like any other event.
 """
 
+import contextlib
 import dataclasses
 import json
+import os
 import sys
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
 
 from deadpool.proto import agent_supervisor_pb2, convert
-from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import Beat
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.core import Job
@@ -24,33 +26,69 @@ _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in typing.get_arg
 
 
 class LineFile:
-    """A file that grows by whole lines, each with the operating system when `write` returns. A full disk costs the file only."""
+    """A file that grows by whole lines, each with the operating system when `write` returns; with `sync` on the disk.
 
-    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+    A full disk ends nothing: what could not be written waits here, and is written before anything else once there is room.
+    `trouble`: why lines wait, "" when none do.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = False, sync: bool = False) -> None:
         self.path = path
+        self.trouble = ""
+        self._sync = sync
         self._file = path.open("wb" if fresh else "ab", buffering=0)
-        self._broken = False
+        self._bytes = self._file.seek(0, os.SEEK_END)
+        self._waiting: list[bytes] = []
 
     def write(self, *lines: str) -> None:
-        if self._broken or not lines:
+        self._waiting += [f"{line}\n".encode() for line in lines]
+        if not self._waiting:
             return
         try:
-            self._file.write("".join(f"{line}\n" for line in lines).encode())
+            self._write(b"".join(self._waiting))
         except OSError as error:
-            self._broken = True
-            print(f"deadpool: {self.path}: {error}; nothing more is written there", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._bytes)  # no half line stays, to be glued to the next
+            if not self.trouble:
+                print(f"deadpool: {self.path}: {error}; the job goes on, its lines wait", file=sys.stderr, flush=True)
+            self.trouble = str(error)
+            return
+        if self.trouble:
+            print(f"deadpool: {self.path}: is written again", file=sys.stderr, flush=True)
+        self.trouble = ""
+        self._waiting.clear()
 
     def close(self) -> None:
         self._file.close()
 
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        if self._sync:
+            os.fsync(self._file.fileno())
+        self._bytes += len(data)
+
+
+class SupersededError(Exception):
+    """Another supervisor has claimed a higher term: this one gives no more orders."""
+
 
 class Journal:
-    """`job` does what the events say; `handle` and `tick` return its commands once what led to them is on disk."""
+    """`job` does what the events say; `handle` and `tick` return its commands once what led to them is on disk.
 
-    def __init__(self, job: Job, file: LineFile) -> None:
+    `is_over()` is asked after each line that was written, before anything is done (proto/terms.py says why): SupersededError.
+    """
+
+    def __init__(self, job: Job, file: LineFile, *, is_over: Callable[[], bool] = lambda: False) -> None:
         self.job = job
         self._file = file
+        self._is_over = is_over
         self._beats: dict[str, str] = {}  # the last line of each node's beats that is not written yet
+
+    @property
+    def trouble(self) -> str:
+        return self._file.trouble
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         commands = self.job.handle(event, now_s=now_s)
@@ -69,6 +107,8 @@ class Journal:
     def _write(self, line: str) -> None:
         self._file.write(*self._beats.values(), line)
         self._beats.clear()
+        if self._is_over():
+            raise SupersededError
 
 
 def event_line(event: Event, *, now_s: float) -> str:
@@ -90,16 +130,3 @@ def parse_event(fields: dict[str, Any]) -> Event:
         wire = json_format.ParseDict(fields["message"], agent_supervisor_pb2.AgentMessage())
         fields["message"] = convert.decode_agent_message(wire)
     return kind(**fields)
-
-
-def replay(path: Path, config: JobConfig) -> Job:
-    """Returns the job as it was when the journal's last whole line was written; a torn last line is left out."""
-    job = Job(config)
-    text = path.read_text(errors="replace")
-    for line in text[: text.rfind("\n") + 1].splitlines():
-        entry = json.loads(line)
-        if "event" in entry:
-            job.handle(parse_event(entry["event"]), now_s=entry["now_s"])
-        else:
-            job.tick(now_s=entry["now_s"])
-    return job

@@ -7,16 +7,29 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 from deadpool.proto.config import JobConfig, from_json
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.secret import read_private, write_private
+from deadpool.proto.terms import (
+    CRASHED,
+    SUPERSEDED,
+    claim_term,
+    is_superseded,
+    journal_folder,
+    journal_path,
+    newest_term,
+    write_endpoint,
+    write_outcome,
+)
 from deadpool.supervisor.event_log import EventLog
 from deadpool.supervisor.journal import LineFile
 from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
 from deadpool.supervisor.summary import summary
+from deadpool.supervisor.takeover import read_past
 
 _PR_SET_PDEATHSIG = 1
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
@@ -31,48 +44,88 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one dies")
+    parser.add_argument(
+        "--dies-with-parent", action="store_true", help="the same, at once and without a word: as its machine would"
+    )
+    parser.add_argument("--term", type=int, help="the term that was claimed for this process (default: it claims the next one)")
     arguments = parser.parse_args()
-    if arguments.with_parent:
-        end_with_parent()
+    if arguments.with_parent or arguments.dies_with_parent:
+        end_with_parent(signal.SIGKILL if arguments.dies_with_parent else signal.SIGTERM)
     try:
         config = from_json((arguments.job_dir / "job.json").read_text())
         token = read_private(arguments.job_dir / "token")
-        code = asyncio.run(_run(config, token, arguments.job_dir, arguments.host, arguments.port, arguments.summary_json))
+        code = asyncio.run(_run(config, token, arguments))
     except (ConfigError, OSError) as error:
         print(f"deadpool-supervisor: {error}", file=sys.stderr)
         sys.exit(2)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(CRASHED)
     sys.exit(code)
 
 
-def end_with_parent() -> None:
-    """SIGTERM comes when the parent dies, also if it died before this call."""
+def end_with_parent(number: signal.Signals) -> None:
+    """The signal comes when the parent dies, also if it died before this call."""
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
-async def _run(config: JobConfig, token: str, job_dir: Path, host: str, port: int, summary_json: Path | None) -> int:
-    log_dir = Path(config.log_dir)
-    log_dir.mkdir(parents=True, exist_ok=True)
-    journal = LineFile(log_dir / "journal.jsonl", fresh=True)
-    lines = LineFile(log_dir / "events.jsonl")
-    runtime = Runtime(config, journal=journal, events=EventLog(lines))
+async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> int:
+    log_dir, folder = Path(config.log_dir), journal_folder(config)
+    for each in (log_dir, folder):
+        each.mkdir(parents=True, exist_ok=True)
+    term = arguments.term or _claim(folder)
+    events = log_dir / "events.jsonl"
+    past, clock, first = read_past(folder, term, config, events_at=events.stat().st_size if events.exists() else 0)
+    journal = LineFile(journal_path(folder, term), fresh=True, sync=bool(config.journal))
+    journal.write(json.dumps(first))
+    if journal.trouble:
+        raise ConfigError(f"{journal.path}: cannot be written: {journal.trouble}")
+    lines = LineFile(events)
+    runtime = Runtime(
+        config,
+        journal=journal,
+        events=EventLog(lines, _lines_from(events, past.events_at)),
+        past=past,
+        clock=clock,
+        term=term,
+        is_over=lambda: is_superseded(folder, term),
+    )
     for number, exit_code in _EXIT_CODES.items():
         asyncio.get_running_loop().add_signal_handler(number, runtime.stop, f"{number.name} received", exit_code)
+    host, port = arguments.host, arguments.port
     try:
         server, bound = await serve(runtime, token=token, host=host, port=port)
     except RuntimeError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there, choose another ({error})") from error
     endpoint = {"job_id": config.job_id, "endpoint": f"{host}:{bound}", "pid": os.getpid()}
-    write_private(job_dir / "endpoint.json", json.dumps(endpoint))
+    write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
+    write_endpoint(folder, term, endpoint)
     exit_code = await runtime.run()
     await server.stop(_CLOSE_GRACE_S)
-    if summary_json is not None:
-        write_summary(summary_json, runtime)
+    if exit_code != SUPERSEDED:
+        if arguments.summary_json is not None:
+            write_summary(arguments.summary_json, runtime)
+        write_outcome(folder, exit_code)
     journal.close()
     lines.close()
     return exit_code
+
+
+def _claim(folder: Path) -> int:
+    """Returns the term that this process has claimed: the first one, or the one after the newest."""
+    term = newest_term(folder) + 1
+    if not claim_term(folder, term):
+        raise ConfigError(f"{folder}: another supervisor has just claimed term {term}")
+    return term
+
+
+def _lines_from(path: Path, offset: int) -> list[str]:
+    """Returns the whole lines of the events after that byte."""
+    data = path.read_bytes()[offset:] if path.exists() else b""
+    return [line.decode(errors="replace") for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
 def write_summary(path: Path, runtime: Runtime) -> None:

@@ -17,15 +17,18 @@ from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import encode_order
 from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Stopped
-from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder
+from deadpool.proto.terms import SUPERSEDED
+from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.event_log import EventLog
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested
+from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested, SupervisorStarted
 from deadpool.supervisor.hang import StepWatch
 from deadpool.supervisor.inquiry import stepping_generation
-from deadpool.supervisor.journal import Journal, LineFile
+from deadpool.supervisor.journal import Journal, LineFile, SupersededError
+from deadpool.supervisor.sessions import RETURN_S
 from deadpool.supervisor.silence import Silence
-from deadpool.supervisor.status import Pulse, job_status
+from deadpool.supervisor.status import job_status
+from deadpool.supervisor.takeover import Past
 
 
 class Stream:
@@ -43,22 +46,57 @@ class Runtime:
     """`run()` once, in the event loop that also serves gRPC; it returns the job's exit code. `clock`: monotonic seconds."""
 
     def __init__(
-        self, config: JobConfig, *, journal: LineFile, events: EventLog, clock: Callable[[], float] = time.monotonic
+        self,
+        config: JobConfig,
+        *,
+        journal: LineFile,
+        events: EventLog,
+        past: Past | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        term: int = 1,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.job = Job(config)
-        self.pulse = Pulse()
+        self.term = term
+        self._past = past or Past(job=Job(config))
+        self.job = self._past.job
+        self.pulse = self._past.pulse
         self.events = events
         self._clock = clock
-        self._journal = Journal(self.job, journal)
+        self._journal = Journal(self.job, journal, is_over=is_over)
         self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=clock())
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)  # in attended time
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(self._past.last_event_id + 1)
         self._streams: dict[str, Stream] = {}  # the newest of each node
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._exit_code: int | None = None
 
     async def run(self) -> int:
+        try:
+            self._begin_term()
+            await self._loop()
+        except SupersededError:
+            self._exit_code = SUPERSEDED
+        assert self._exit_code is not None
+        self.events.close()
+        for stream in self._streams.values():
+            stream.close()
+        return self._exit_code
+
+    def _begin_term(self) -> None:
+        """The past is what the journal says; whoever lives comes back within RETURN_S."""
+        now_s, state = self._clock(), self.job.state
+        if state.over:
+            self._exit_code = state.exit_code
+            return
+        self.events.add_if_missing(self._past.notes)
+        for node in state.roster.live():
+            if not node.stopped:
+                self._silence.expect(node.node_id, now_s=now_s, within_s=RETURN_S)
+        away_s = 0.0 if self._past.last_s is None else max(0.0, now_s - self._past.last_s)
+        self._handle(SupervisorStarted(event_id=next(self._ids), term=self.term, away_s=away_s))
+
+    async def _loop(self) -> None:
         while self._exit_code is None:
             timeout_s = max(0.0, self._next_deadline_s() - self._clock())
             with contextlib.suppress(TimeoutError):  # a deadline is what the timeout is for
@@ -66,10 +104,6 @@ class Runtime:
             while not self._queue.empty():
                 self._handle(self._queue.get_nowait())
             self._look_at_the_clock()
-        self.events.close()
-        for stream in self._streams.values():
-            stream.close()
-        return self._exit_code
 
     # ------------------------------------------------------------ for service.py and main.py: enqueue and answer
 
@@ -119,7 +153,15 @@ class Runtime:
                 self._silence.forget(event.node_id)
         elif isinstance(event, NodeLost):
             self._silence.forget(event.node_id)
+        trouble = self._journal.trouble
         self._carry_out(self._journal.handle(event, now_s=now_s))
+        if bool(trouble) != bool(self._journal.trouble):
+            self._say_of_journal(self._journal.trouble)
+
+    def _say_of_journal(self, trouble: str) -> None:
+        fields: dict[str, Value] = {"reason": trouble} if trouble else {}
+        event = "journal_unwritable" if trouble else "journal_written_again"
+        self.events.add(Note(cause="journal", event=event, generation=self.job.state.generation, fields=fields))
 
     def _look_at_the_clock(self) -> None:
         now_s = self._clock()
@@ -143,7 +185,8 @@ class Runtime:
         return check_s if deadline_s is None else min(deadline_s, check_s)
 
     def _encoded(self, command: SendOrder) -> pb.Order:
-        heard = self.job.state.roster.nodes[command.node_id].session.heard
+        """What waits for room on the disk may be lost with this process: agents are not told that it was heard."""
+        heard = 0 if self._journal.trouble else self.job.state.roster.nodes[command.node_id].session.heard
         return encode_order(command.order, number=command.number, heard=heard)
 
     def _carry_out(self, commands: list[Command]) -> None:

@@ -19,8 +19,8 @@ from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, conv
 from deadpool.proto.config import JobConfig, from_json, to_json
 from deadpool.proto.messages import AgentMessage, Order
 from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
-from deadpool.supervisor.journal import replay
 from deadpool.supervisor.state import Phase
+from deadpool.supervisor.takeover import read_past
 
 _TIMEOUT_S = 20.0
 OrderKind = TypeVar("OrderKind", bound=Order)
@@ -122,9 +122,9 @@ def test_a_job_from_hello_to_its_summary(supervisor: Supervisor) -> None:
     assert json.loads(supervisor.summary.read_text())["exit_code"] == 0
     assert supervisor.events() == ["node_joined", "generation", "started", "rank_exited", "job_ended"]
     assert supervisor.err == ""
-    again = replay(supervisor.folder / "logs" / "journal.jsonl", supervisor.config)
-    assert again.state.phase is Phase.END
-    assert again.state.over
+    past, _, _ = read_past(supervisor.folder / "logs" / "journal", 2, supervisor.config, events_at=0)
+    assert past.job.state.phase is Phase.END
+    assert past.job.state.over
 
 
 def test_the_root_cause_comes_first(supervisor: Supervisor) -> None:

@@ -7,9 +7,11 @@ import pytest
 from supervising import Scene, replica
 
 from deadpool.proto import messages
+from deadpool.proto.config import JobConfig
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
-from deadpool.supervisor.journal import Journal, LineFile, event_line, parse_event, replay
+from deadpool.supervisor.journal import Journal, LineFile, event_line, parse_event
+from deadpool.supervisor.takeover import Past, entries, whole_bytes
 
 
 def _story() -> Scene:
@@ -39,6 +41,13 @@ def _journalled(scene: Scene, path: Path) -> Job:
             journal.handle(event, now_s=now_s)
     file.close()
     return job
+
+
+def replay(path: Path, config: JobConfig) -> Job:
+    past = Past(job=Job(config))
+    for entry in entries(path, whole_bytes(path)):
+        past.act(entry)
+    return past.job
 
 
 def test_replay_gives_an_equal_job(tmp_path: Path) -> None:
