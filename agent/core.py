@@ -32,13 +32,15 @@ from deadpool.agent.events import (
     StartProcess,
     StopRequested,
     StoreServed,
+    StrikeHere,
     Tell,
 )
-from deadpool.agent.injections import KILL_NODE, Injections
+from deadpool.agent.injections import CORRUPT_REPLICA, Injections, concerns
 from deadpool.agent.roles import joining_role, starting_role
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig, from_json
-from deadpool.proto.messages import NO_STEP, Assign, InjectionDue, LaunchFailed, Quiesce, RankExited, Role, StartRanks
+from deadpool.proto.faults import FAULTS, Hand, Target
+from deadpool.proto.messages import Assign, InjectionDue, LaunchFailed, Quiesce, RankExited, Role, StartRanks
 
 REFILL_DELAY_S = 5.0  # a recovery that takes longer gets its competition for the CPU after all
 STANDIN_FAILURES_MAX = 3  # in a row: the script does not reach join() here
@@ -360,17 +362,27 @@ class NodeCore:
     # ------------------------------------------------------------ injections and the end
 
     def _note_injection(self, order: messages.Inject) -> None:
-        """A rank may still come here, unless it is to be struck at once; a node's index never changes."""
-        if order.target == self.hint if order.kind == KILL_NODE else order.step != NO_STEP or order.target in self.ranks():
+        if concerns(order, index=self.hint, ranks=self.ranks()):
             self.injections.add(order)
 
     def _strike(self, injection: messages.Inject | None) -> Iterator[Command]:
         if injection is None:
             return
-        if injection.kind == KILL_NODE:
-            yield KillNode()
-        elif injection.target in self.ranks():
-            yield KillProcess(process=self.ranks()[injection.target].number)
+        kind, fault, process = injection.kind, FAULTS[injection.kind], self.ranks().get(injection.target)
+        if fault.target is Target.RANK and process is None and kind != CORRUPT_REPLICA:
+            return
+        number = process.number if process is not None and fault.target is Target.RANK else None
+        match fault.hand:
+            case Hand.AGENT if kind == "kill-node":
+                yield KillNode()
+            case Hand.AGENT if kind == "kill-rank" and number is not None:
+                yield KillProcess(process=number)
+            case Hand.AGENT:
+                yield StrikeHere(kind=kind, target=injection.target, process=number)
+            case Hand.TRAINER if number is not None:
+                yield Tell(process=number, order=messages.Strike(kind=kind))
+            case _:
+                pass  # the launcher or the supervisor itself: this node has only said when
 
     def _end(self, reason: str, grace_s: float) -> Iterator[Command]:
         if not self._ending:

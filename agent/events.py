@@ -170,6 +170,15 @@ class KillNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrikeHere:
+    """Carry an injected failure out (strikes.py). `process`: of the rank that is its target, None when it is another's."""
+
+    kind: str
+    target: int
+    process: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndNode:
     """End all processes, remove the vault, report Stopped, exit."""
 
@@ -189,5 +198,6 @@ Command = (
     | ServeStore
     | DropSnapshots
     | KillNode
+    | StrikeHere
     | EndNode
 )

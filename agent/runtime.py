@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
-from deadpool.agent import events
+from deadpool.agent import events, strikes
 from deadpool.agent.core import NodeCore
 from deadpool.agent.environment import node_environment, socket_path
 from deadpool.agent.events import Command, Event
@@ -202,6 +202,8 @@ class Node:
             case events.KillNode():
                 node.kill_now()
                 os.kill(os.getpid(), signal.SIGKILL)  # as a power cut would end it: nothing is cleared up
+            case events.StrikeHere():
+                strikes.strike(command, node)
             case events.Configure() | events.Report() | events.Tell() | events.EndNode():
                 raise AssertionError(f"{command} is carried out before it comes here")
             case _:

@@ -32,12 +32,14 @@ from deadpool.proto.messages import (
     Reserve,
     Reserved,
     Role,
+    Strike,
 )
 from deadpool.proto.secret import read_private
 from deadpool.trainer_hooks.groups import Groups
 from deadpool.trainer_hooks.link import Link
 from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
+from deadpool.trainer_hooks.strikes import Strikes
 
 STORE_TIMEOUT = timedelta(seconds=10)
 
@@ -52,6 +54,7 @@ class Session:
         self.member: Member
         self.groups: Groups | None = None
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
+        self.strikes = Strikes(self._lose_network)
         self.on_cancel: Callable[[], None] = lambda: None  # called with the lock held, right after `cancelled` is set
         self._role: Role | None = None
         self._plan: Reform | None = None
@@ -170,6 +173,8 @@ class Session:
                     actions = self.member.reform(order)
                 case Release():
                     actions = self.member.release(order)
+                case Strike():
+                    self.strikes.add(order.kind)
                 case _:
                     assert_never(order)
             breaks = [action for action in actions if isinstance(action, Break)]
@@ -177,6 +182,10 @@ class Session:
         for action in breaks:
             if self.groups is not None:
                 self.groups.break_generation(action.generation, action.reason)
+
+    def _lose_network(self) -> None:
+        if self.groups is not None:
+            self.groups.lose_connections()
 
     def _on_broken(self, generation: int, error: str) -> None:
         with self.changed:
