@@ -76,10 +76,11 @@ class Recovery:
 class NodeCore:
     """One node's part of a job. `hint`: the node's index at launch, -1 when unknown. `host`: where its stores listen."""
 
-    def __init__(self, *, node_id: str, hint: int, host: str) -> None:
+    def __init__(self, *, node_id: str, hint: int, host: str, visible_devices: str = "") -> None:
         self.node_id = node_id
         self.hint = hint
         self.host = host
+        self._visible_devices = visible_devices
         self.generation = 0
         self.config: JobConfig | None = None
         self.processes: dict[int, Process] = {}
@@ -223,7 +224,7 @@ class NodeCore:
         self._last_exits.clear()
         yield DropSnapshots()
         for placement in order.placements:
-            role = starting_role(self._job(), order, placement)
+            role = starting_role(self._job(), order, placement, self._visible_devices)
             yield self._start(placement.rank, role, role.environment)
 
     def _assign(self, order: Assign, now_s: float) -> Iterator[Command]:
@@ -236,7 +237,7 @@ class NodeCore:
         for placement in order.placements:
             if placement.rank in live:
                 continue  # a joiner of an earlier attempt: it has been told of this generation by Quiesce
-            role = joining_role(self._job(), order, placement)
+            role = joining_role(self._job(), order, placement, self._visible_devices)
             process = max(
                 (each for each in self.processes.values() if each.waits), key=lambda each: each.registered, default=None
             )

@@ -8,9 +8,14 @@ import asyncio
 import contextlib
 import os
 import queue
+import shutil
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+from deadpool.agent.views import View
 
 _READ_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 14
@@ -20,21 +25,21 @@ _PIPE_BUF = 4096
 
 
 class Writer:
-    """Writes to file descriptors in a thread of its own, in order."""
+    """Carries out writes in a thread of its own, in order."""
 
     def __init__(self, name: str) -> None:
-        self._queue: queue.Queue[tuple[int, bytes] | None] = queue.Queue(_QUEUED_MAX)
+        self._queue: queue.Queue[tuple[Callable[[bytes], None], bytes] | None] = queue.Queue(_QUEUED_MAX)
         self._dropped = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def write(self, fd: int, data: bytes) -> None:
-        """Writes soon; empty data closes the file."""
+    def write(self, sink: Callable[[bytes], None], data: bytes) -> None:
+        """Calls `sink(data)` soon."""
         if self._dropped and self._queue.qsize() < _QUEUED_MAX // 2:
             data = f"[deadpool: {self._dropped} pieces of output dropped]\n".encode() + data
             self._dropped = 0
         try:
-            self._queue.put_nowait((fd, data))
+            self._queue.put_nowait((sink, data))
         except queue.Full:
             self._dropped += 1
 
@@ -46,54 +51,102 @@ class Writer:
 
     def _run(self) -> None:
         while (piece := self._queue.get()) is not None:
-            fd, data = piece
-            if not data:
-                os.close(fd)
-            while data:
-                try:
-                    data = data[os.write(fd, data) :]
-                except OSError:  # the disk is full, or the console is gone: the job goes on without
-                    break
+            sink, data = piece
+            with contextlib.suppress(OSError):  # the disk is full, or the console is gone: the job goes on without
+                sink(data)
+
+
+class LogFile:
+    """A file that becomes FILE.1 when it has `bytes_max`. The loop's thread opens and renames, the writer's writes and closes."""
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        self.path = path
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._bytes = os.fstat(self._fd).st_size
+
+    def rename(self, path: Path) -> None:
+        """A file of that name stays as it is, this one then keeps its old name."""
+        with self._lock:
+            if not path.exists():
+                self.path = self.path.rename(path)
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            if self._bytes and self._bytes + len(data) > self._bytes_max:
+                os.close(self._fd)
+                self.path.replace(older(self.path))
+                self._open()
+            self._bytes += len(data)
+            _write_all(self._fd, data)
+
+    def close(self, _: bytes = b"") -> None:
+        os.close(self._fd)
+
+
+def older(path: Path) -> Path:
+    """Returns where a log file's earlier part is, if there is one."""
+    return path.with_name(f"{path.name}.1")
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 class Logs:
     """The logs of one node. `folder`: made if need be."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bytes_max: int) -> None:
         self.folder = folder
+        self._bytes_max = bytes_max
         folder.mkdir(parents=True, exist_ok=True)
         self.files = Writer("log-files")
         self.console = Writer("log-console")
+        self._filtered: dict[str, LogFile] = {}
 
-    def open(self, name: str, prefix: str) -> "RankLog":
-        return RankLog(self, name, prefix)
+    def open(self, view: View) -> "RankLog":
+        return RankLog(self, view)
+
+    def file(self, name: str) -> LogFile:
+        return LogFile(self.folder / name, self._bytes_max)
+
+    def filtered(self, name: str) -> LogFile:
+        """Returns the file that all ranks of the node share."""
+        if name not in self._filtered:
+            self._filtered[name] = self.file(name)
+        return self._filtered[name]
 
     def close(self, timeout_s: float) -> None:
+        for file in self._filtered.values():
+            self.files.write(file.close, b"")
         self.files.close(timeout_s)
         self.console.close(timeout_s)
 
 
 class RankLog:
-    """One process's output. `stdout_fd`, `stderr_fd`: for the process; closed here by `handed_over`.
+    """One process's output. `stdout_fd`, `stderr_fd`: for the process; closed here by `handed_over`."""
 
-    `prefix`: "" keeps the console quiet (a stand-in has no rank to be named by).
-    """
-
-    def __init__(self, logs: Logs, name: str, prefix: str) -> None:
+    def __init__(self, logs: Logs, view: View) -> None:
         self._logs = logs
-        self._path = logs.folder / name
-        self._prefix = prefix.encode()
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._view = view
+        self._file = logs.file(view.name)
+        self._own = {stream: logs.file(name) for stream, name in view.files.items()}
         self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
-        self._pipes: dict[int, tuple[int, bytearray]] = {}  # read end -> (console's descriptor, line begun)
+        self._pipes: dict[int, tuple[int, bytearray]] = {}  # read end -> (1 stdout or 2 stderr, line begun)
         self._drained = asyncio.Event()
         self.stdout_fd = self._pipe(1)
         self.stderr_fd = self._pipe(2)
 
-    def _pipe(self, console_fd: int) -> int:
+    def _pipe(self, stream: int) -> int:
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
-        self._pipes[read_fd] = (console_fd, bytearray())
+        self._pipes[read_fd] = (stream, bytearray())
         asyncio.get_running_loop().add_reader(read_fd, self._readable, read_fd)
         return write_fd
 
@@ -102,12 +155,18 @@ class RankLog:
         os.close(self.stdout_fd)
         os.close(self.stderr_fd)
 
-    def rename(self, name: str, prefix: str) -> None:
-        """The stand-in plays a rank from now on. A log of that name stays as it is, this one then keeps its old name."""
-        self._prefix = prefix.encode()
-        path = self._logs.folder / name
-        if not path.exists():
-            self._path = self._path.rename(path)
+    def rename(self, view: View) -> None:
+        """The stand-in plays a rank from now on."""
+        self._view = view
+        self._file.rename(self._logs.folder / view.name)
+        self._own = {stream: self._logs.file(name) for stream, name in view.files.items()}
+
+    def keep_error(self, path: Path) -> None:
+        """Copies the error file that the process has left, torch's @record among others, to where its logs are."""
+        with contextlib.suppress(OSError):
+            kept = self._logs.folder / self._view.error_file
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, kept)
 
     def tail(self) -> str:
         return b"\n".join(self._tail).decode(errors="replace")
@@ -120,7 +179,8 @@ class RankLog:
         """Once the process has ended: what its children still print is not read."""
         for read_fd in list(self._pipes):
             self._end(read_fd)
-        self._logs.files.write(self._file, b"")
+        for file in (self._file, *self._own.values()):
+            self._logs.files.write(file.close, b"")
 
     def _readable(self, read_fd: int) -> None:
         try:
@@ -130,35 +190,43 @@ class RankLog:
         if not data:
             self._end(read_fd)
             return
-        self._logs.files.write(self._file, data)
-        console_fd, begun = self._pipes[read_fd]
+        stream, begun = self._pipes[read_fd]
+        self._logs.files.write(self._file.write, data)
+        if stream in self._own:
+            self._logs.files.write(self._own[stream].write, data)
         begun += data
         if b"\n" in data or len(begun) > _LINE_BYTES_MAX:
             *lines, rest = bytes(begun).split(b"\n")
             if len(rest) > _LINE_BYTES_MAX:
                 lines, rest = [*lines, rest], b""
             begun[:] = rest
-            self._lines(console_fd, lines)
+            self._lines(stream, lines)
 
-    def _lines(self, console_fd: int, lines: list[bytes]) -> None:
+    def _lines(self, stream: int, lines: list[bytes]) -> None:
         self._tail += lines
-        if not self._prefix:
+        view = self._view
+        if stream in view.filters:
+            name, words = view.filters[stream]
+            chosen = [b"%b%b\n" % (view.prefix, line) for line in lines if any(word in line for word in words)]
+            self._logs.files.write(self._logs.filtered(name).write, b"".join(chosen))
+        if stream not in view.console:
             return
+        show = partial(_write_all, stream)
         piece = b""
         for line in lines:  # pieces that a pipe takes whole: several agents write to the same console
-            line = b"%b%b\n" % (self._prefix, line)
+            line = b"%b%b\n" % (view.prefix, line)
             if piece and len(piece) + len(line) > _PIPE_BUF:
-                self._logs.console.write(console_fd, piece)
+                self._logs.console.write(show, piece)
                 piece = b""
             piece += line
         if piece:
-            self._logs.console.write(console_fd, piece)
+            self._logs.console.write(show, piece)
 
     def _end(self, read_fd: int) -> None:
         asyncio.get_running_loop().remove_reader(read_fd)
         os.close(read_fd)
-        console_fd, begun = self._pipes.pop(read_fd)
+        stream, begun = self._pipes.pop(read_fd)
         if begun:
-            self._lines(console_fd, [bytes(begun)])
+            self._lines(stream, [bytes(begun)])
         if not self._pipes:
             self._drained.set()

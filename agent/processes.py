@@ -146,6 +146,8 @@ class Processes:
                 await process.log.drained()
                 await self._silent(number)
         exit_code = 128 + status if by_signal else status
+        if process.error_file.exists():
+            process.log.keep_error(process.error_file)
         error = _read_error(process.error_file)
         self._finish(
             number, Exit(exit_code=exit_code, signal=status if by_signal else 0, error=error, log_tail=process.log.tail())

@@ -30,6 +30,7 @@ from deadpool.agent.store import REQUEST as STORE_REQUEST
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.supervisor_link import SupervisorLink
 from deadpool.agent.vault import Vault
+from deadpool.agent.views import View, quiet, view_of_rank
 from deadpool.agent.warm import WarmProcess, error_path
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError
@@ -46,6 +47,7 @@ from deadpool.proto.messages import (
 )
 
 _log = logging.getLogger(__name__)
+_PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
 _WATCH_S = 0.003  # how often call records are read while an injection waits for its moment
 _REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
 _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
@@ -68,7 +70,12 @@ class Node:
 
     def __init__(self, arguments: NodeArguments) -> None:
         self._arguments = arguments
-        self._core = NodeCore(node_id=arguments.node_id, hint=arguments.hint, host=arguments.host)
+        self._core = NodeCore(
+            node_id=arguments.node_id,
+            hint=arguments.hint,
+            host=arguments.host,
+            visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        )
         self._replicas = ReplicaServer(arguments.host, arguments.token)
         self._link = SupervisorLink(arguments.job_dir, arguments.supervisor, arguments.token, self._hello, self._ordered)
         self._machinery: Machinery | None = None
@@ -185,10 +192,10 @@ class Node:
     def _act(self, command: Command, node: Machinery) -> None:
         match command:
             case events.StartProcess(process=process, rank=rank, generation=generation, environment=environment):
-                name, prefix = _log_name(rank, generation) if rank is not None else (f"standin-{process}.log", "")
-                node.processes.start(process, environment, node.logs.open(name, prefix))
+                view = self._view(node, process, rank, generation) if rank is not None else quiet(f"standin-{process}")
+                node.processes.start(process, environment, node.logs.open(view))
             case events.NameProcess(process=process, rank=rank, generation=generation):
-                node.processes.log(process).rename(*_log_name(rank, generation))
+                node.processes.log(process).rename(self._view(node, process, rank, generation))
             case events.KillProcess(process=process):
                 node.processes.kill(process)
             case events.ReportVault(generation=generation):
@@ -209,11 +216,16 @@ class Node:
             case _:
                 assert_never(command)
 
+    def _view(self, node: Machinery, process: int, rank: int, generation: int) -> View:
+        role = self._core.processes[process].role
+        attempt = role.environment["TORCHELASTIC_RESTART_COUNT"] if role is not None else "0"
+        return view_of_rank(node.config, rank, generation, attempt, os.environ.get(_PREFIX_TEMPLATE, ""))
+
     def _configure(self, config: JobConfig) -> None:
         """Makes what needs the configuration, and starts to warm up."""
         arguments = self._arguments
         try:
-            logs = Logs(Path(config.log_dir) / arguments.node_id)
+            logs = Logs(Path(config.log_dir) / arguments.node_id, config.log_bytes_max)
             vault = Vault.create(Path(VAULT_ROOT), config.job_id, arguments.node_id)
         except (ConfigError, OSError) as error:
             self.dispatch(events.LaunchRefused(reason=str(error)))
@@ -387,7 +399,3 @@ class Node:
             return
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
         self.dispatch(events.HeadsRead(heads=self._machinery.heads(self._core), now_ns=time.monotonic_ns()))
-
-
-def _log_name(rank: int, generation: int) -> tuple[str, str]:
-    return f"rank-{rank}-gen{generation}.log", f"[rank {rank}] "

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 
 from deadpool.agent.logs import Logs, RankLog
+from deadpool.agent.views import quiet
 from deadpool.agent.warm import WarmProcess
 from deadpool.proto import warm_wire
 from deadpool.proto.errors import ProtocolError
@@ -54,7 +55,7 @@ class StoreProcess:
 
     def _start(self) -> None:
         self._control, self._theirs = socket.socketpair()
-        self._log, self._reader = self._logs.open("store.log", ""), FrameReader()
+        self._log, self._reader = self._logs.open(quiet("store")), FrameReader()
         fds = (self._log.stdout_fd, self._log.stderr_fd, self._theirs.fileno())
         self._warm.fork(REQUEST, ForkKind.STORE, {}, fds)
 
