@@ -373,7 +373,7 @@ class StateDiffers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Answer to Hello. `config_json`: JobConfig (config.py). `term`: of this supervisor; a lower one than seen before is not obeyed.
+    """Answer to Hello. `config_json`: JobConfig (config.py). `term`: of this supervisor; agents do not obey a lower one.
 
     `resumed`: this agent's node was never given up, the conversation goes on where it was: orders after Hello.obeyed follow, and
     the agent says again what came after its message number `heard`.
@@ -558,7 +558,6 @@ AgentMessage = (
     | InjectionDue
     | Stopped
     | RankExited
-    | CallReport
     | RankJoined
     | RankBroken
     | RankPrepared
@@ -571,6 +570,7 @@ AgentMessage = (
     | StateDiffers
     | CheckpointWritten
     | HostTrouble
+    | CallReport
 )
 Order = (
     Welcome
@@ -580,12 +580,12 @@ Order = (
     | Quiesce
     | Assign
     | KillRanks
-    | ReportCalls
     | Reform
     | Release
     | Inject
     | InjectionAck
     | Stop
+    | ReportCalls
 )
 RankMessage = (
     Register
