@@ -1,7 +1,7 @@
 """One job on this machine: a supervisor, an agent for each node, and the launcher above them until the end.
 
-The supervisor decides how the job ends; its exit code is the job's. The launcher starts the processes, passes on the wish to
-stop, clears up after dead agents and leaves nothing behind.
+The supervisor decides how the job ends; its exit code is the job's. The launcher starts the processes, the supervisor again when
+it is lost, passes on the wish to stop, clears up after dead agents and leaves nothing behind.
 """
 
 import os
@@ -17,8 +17,10 @@ from pathlib import Path
 from deadpool.cli.netns import Networks, open_networks
 from deadpool.cli.processes import Children, become_subreaper, module_command, vault_folder
 from deadpool.cli.progress import Progress, describe
+from deadpool.cli.restarts import Restarts
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.terms import CRASHED, clear_journal, journal_folder
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SUPERVISOR = "supervisor"
@@ -46,6 +48,8 @@ class StandaloneJob:
         self._exit_code: int | None = None  # the supervisor's, once it has ended
         self._verdict: int | None = None  # the job's exit code, where the launcher knows better than the supervisor
         self._patient = True  # until a stop takes too long or a second signal comes
+        self._restarts = Restarts()
+        self._restart_s: float | None = None  # when a lost supervisor is started again
         self._wake_fd = -1
 
     def run(self) -> int:
@@ -64,11 +68,12 @@ class StandaloneJob:
 
     def _start(self) -> None:
         """Starts the supervisor and, once it listens, the agents."""
+        clear_journal(journal_folder(self._config))
         common = ["--job-dir", str(self._folder), "--with-parent"]
         networks = self._networks
         if networks is not None:
             self._for_supervisor = [*self._for_supervisor, "--host", networks.host]
-        self._children.start(_SUPERVISOR, [*module_command("deadpool.supervisor.main"), *common, *self._for_supervisor])
+        self._start_supervisor()
         endpoint = self._folder / "endpoint.json"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not endpoint.exists():
@@ -86,6 +91,12 @@ class StandaloneJob:
                 command = [*module_command("deadpool.agent.main"), *common, *own]
                 self._children.start(node_id, command, partial(networks.enter, node_id))
 
+    def _start_supervisor(self) -> None:
+        own = ["--job-dir", str(self._folder), "--with-parent", *self._for_supervisor]
+        self._restart_s = None
+        self._restarts.started(time.monotonic())
+        self._children.start(_SUPERVISOR, [*module_command("deadpool.supervisor.main"), *own])
+
     def _attend(self) -> None:
         """Returns when the supervisor has ended, was told to end and did not, or a second signal asks for an end at once."""
         stop_by = alone_until = None
@@ -96,14 +107,23 @@ class StandaloneJob:
             if stop_by is not None and now > stop_by:
                 self._patient = False
                 return
-            if alone_until is None and not self._agents_left():
-                alone_until = now + _MARGIN_S
+            if self._agents_left() or self._restart_s is not None:
+                alone_until = None
+            elif alone_until is None:
+                alone_until = self._alone_until_s(now)
             reason = self._reason_to_stop(alone=alone_until is not None and now > alone_until)
+            if reason and self._restart_s is not None:
+                return  # nobody is there to be told
             if reason and stop_by is None:
                 self._say(f"{reason}: stopping")
                 stop_by = now + self._config.stop_grace_s + _MARGIN_S
                 self._children.signal(_SUPERVISOR, signal.SIGTERM)
         self._report()
+
+    def _alone_until_s(self, now_s: float) -> float:
+        """A new supervisor has to find out first that nobody comes back."""
+        patience_s = self._config.heartbeat_timeout_s * 2 if self._restarts.any else 0.0
+        return now_s + _MARGIN_S + patience_s
 
     def _reason_to_stop(self, *, alone: bool) -> str:
         if self._signals:
@@ -115,6 +135,7 @@ class StandaloneJob:
 
     def _clear_up(self) -> None:
         """Ends every process that is left, politely first, and removes the vaults."""
+        self._restart_s = None
         for node_id in self._frozen:  # it can be told to end only awake
             self._children.thaw(node_id)
         if self._patient:
@@ -135,6 +156,8 @@ class StandaloneJob:
 
     def _wait(self, timeout_s: float) -> None:
         """Sleeps until a signal comes, then notes the signals and the deaths that there were."""
+        if self._restart_s is not None and time.monotonic() >= self._restart_s and not self._signals:
+            self._start_supervisor()
         if not select.select([self._wake_fd], [], [], timeout_s)[0]:
             return
         numbers = os.read(self._wake_fd, 4096)
@@ -153,9 +176,14 @@ class StandaloneJob:
             if exit_code == _USAGE:  # it has said why
                 self._verdict = _USAGE
             return
+        delay_s = None if self._signals or self._verdict is not None else self._restarts.delay_s(exit_code, time.monotonic())
+        if delay_s is not None:
+            self._say(f"the supervisor was lost ({_how(exit_code)}): a new one takes over, the ranks go on")
+            self._restart_s = time.monotonic() + delay_s
+            return
         self._exit_code = exit_code
-        if exit_code < 0 and not self._signals and self._verdict is None:
-            self._say(f"the supervisor was killed ({signal.Signals(-exit_code).name}): the job ends")
+        if (exit_code < 0 or exit_code == CRASHED) and not self._signals and self._verdict is None:
+            self._say(f"the supervisor was lost too often ({_how(exit_code)}): the job ends")
             self._verdict = 1
 
     def _agents_left(self) -> bool:
@@ -201,3 +229,7 @@ class StandaloneJob:
                 signal.signal(number, handler)
             os.close(self._wake_fd)
             os.close(write_fd)
+
+
+def _how(exit_code: int) -> str:
+    return signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"

@@ -17,10 +17,12 @@ import re
 from pathlib import Path
 
 from deadpool.proto.config import JobConfig
+from deadpool.proto.errors import ConfigError
 from deadpool.proto.secret import write_private
 
 _CLAIM = re.compile(r"term-(\d+)")
 _ENDPOINT = re.compile(r"endpoint-(\d+)\.json")
+_ROOM_BYTES = 1 << 20  # less room than this at the start is none
 SUPERSEDED = 3  # exit code of a supervisor that has found a higher term claimed
 CRASHED = 70  # exit code of one that was ended by an error of ours: another one may do better
 
@@ -32,6 +34,23 @@ def journal_folder(config: JobConfig) -> Path:
 
 def journal_path(folder: Path, term: int) -> Path:
     return folder / f"journal-{term}.jsonl"
+
+
+def clear_journal(folder: Path) -> None:
+    """Makes the folder, with nothing of an earlier job in it; ConfigError when no journal can be written there."""
+    probe = folder / ".probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
+        with probe.open("wb") as file:
+            file.write(bytes(_ROOM_BYTES))
+            os.fsync(file.fileno())
+        probe.unlink()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+        raise ConfigError(f"{folder}: no journal can be written there: {error.strerror}") from error
 
 
 def newest_term(folder: Path) -> int:
