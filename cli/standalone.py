@@ -43,6 +43,7 @@ class StandaloneJob:
         self._node_ids = [f"node{index}" for index in range(config.nnodes + config.spares)]
         self._networks: Networks | None = None
         self._frozen: set[str] = set()
+        self._to_boot: set[str] = set()
         self._signals: list[int] = []  # in order of arrival
         self._dead_nodes: list[str] = []  # their vaults are removed once nothing of them runs
         self._exit_code: int | None = None  # the supervisor's, once it has ended
@@ -82,14 +83,8 @@ class StandaloneJob:
                 return
             if time.monotonic() > deadline:
                 raise DeadpoolError(f"the supervisor does not listen after {_START_TIMEOUT_S:.0f} s; see {self._config.log_dir}")
-        for index, node_id in enumerate(self._node_ids):
-            own = ["--node-id", node_id, "--hint", str(index)]
-            if networks is None:
-                self._children.start(node_id, [*module_command("deadpool.agent.main"), *common, *own])
-            else:
-                own += ["--host", networks.address(node_id)]
-                command = [*module_command("deadpool.agent.main"), *common, *own]
-                self._children.start(node_id, command, partial(networks.enter, node_id))
+        for node_id in self._node_ids:
+            self._start_node(node_id)
 
     def _start_supervisor(self) -> None:
         own = ["--job-dir", str(self._folder), "--with-parent", *self._for_supervisor]
@@ -201,6 +196,18 @@ class StandaloneJob:
                 self._strike(str(event.get("kind")), f"node{event.get('target')}")
             if line := describe(event):
                 self._say(line)
+        for node_id in [each for each in self._to_boot if each not in self._dead_nodes and self._children.pid(each) is None]:
+            self._to_boot.discard(node_id)  # nothing is left of its life before
+            self._start_node(node_id)
+
+    def _start_node(self, node_id: str) -> None:
+        own = ["--job-dir", str(self._folder), "--with-parent", "--node-id", node_id, "--hint", node_id.removeprefix("node")]
+        networks = self._networks
+        if networks is None:
+            self._children.start(node_id, [*module_command("deadpool.agent.main"), *own])
+        else:
+            command = [*module_command("deadpool.agent.main"), *own, "--host", networks.address(node_id)]
+            self._children.start(node_id, command, partial(networks.enter, node_id))
 
     def _strike(self, kind: str, node_id: str) -> None:
         """Carries out what only the machine under the nodes can do to them."""
@@ -209,6 +216,8 @@ class StandaloneJob:
         elif kind == "thaw-node":
             self._frozen.discard(node_id)
             self._children.thaw(node_id)
+        elif kind == "boot-node":
+            self._to_boot.add(node_id)
         elif kind == "partition-node" and self._networks is not None:
             self._networks.cut(node_id)
         elif kind == "heal-node" and self._networks is not None:

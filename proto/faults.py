@@ -51,6 +51,7 @@ FAULTS = {
     "thaw-node": _node(Hand.LAUNCHER, "SIGCONT to every process of the node", watched=False),
     "partition-node": _node(Hand.LAUNCHER, "the node's network link goes down", ends=True, netns=True),
     "heal-node": _node(Hand.LAUNCHER, "the node's network link comes back", watched=False, netns=True),
+    "boot-node": _node(Hand.LAUNCHER, "the dead node's agent is started again, as after a repair", watched=False),
     "fill-shm": _node(Hand.AGENT, "takes all that is free of the node's /dev/shm"),
     "free-shm": _node(Hand.AGENT, "gives back what fill-shm took"),
     "kill-spare": Fault(

@@ -17,6 +17,7 @@ from deadpool.proto.messages import NO_STEP, RankSet, Slot, SlotKind
 from deadpool.proto.secret import make_token, prove_as_client
 from deadpool.proto.vault_layout import HEADER_BYTES, Header, Item, Layout, Tables, checksum, slot_capacity
 from deadpool.proto.vault_wire import (
+    Discard,
     GetData,
     GetHead,
     Put,
@@ -101,7 +102,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
             assert not thread.is_alive(), thread
 
 
-def ask(connection: socket.socket, request: Reserve | GetHead | GetData) -> tuple[Reply, bytes]:
+def ask(connection: socket.socket, request: Reserve | GetHead | GetData | Discard) -> tuple[Reply, bytes]:
     send_request(connection, request)
     reply = receive_reply(connection)
     raw = bytearray(reply.raw_bytes)

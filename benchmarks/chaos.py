@@ -1,0 +1,248 @@
+"""A training run under a random mixture of failures, at random moments, that must end as the unbroken run, bit for bit.
+
+    python -m benchmarks.chaos --seed 1 --faults 30 [--netns] [--json FILE]
+
+A failure is injected every few steps, and often while the recovery from the one before is still under way. What memory cannot
+survive is left out: nodes are lost and copies corrupted one at a time, with a few commits between. Dead nodes are booted again,
+frozen ones thawed, cut-off ones healed. Prints a JSON line for each failure, then the verdict; the exit code is 1 unless the runs
+are the same.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.launched import Launched
+from benchmarks.systems import SCRIPT
+from deadpool.cli import client
+from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.messages import NO_STEP, JobStatus
+
+NNODES, RANKS_PER_NODE, SPARES = 2, 2, 1
+RANKS = range(NNODES * RANKS_PER_NODE)
+SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "0")
+HANG_TIMEOUT_S = 6.0
+APART_STEPS = 3  # commits between two failures that each take copies of the state away
+LIMIT_S = 60.0  # for one failure to strike and pass, before something is wrong
+POLL_S = 0.05
+
+TAKES_COPIES = {"kill-node": 3, "kill-agent": 2, "freeze-node": 2, "kill-spare": 1, "corrupt-snapshot": 2, "corrupt-replica": 2}
+TAKES_NONE = {
+    "kill-rank": 6, "raise-rank": 3, "oom-rank": 2, "slow-rank": 1, "hang-rank": 1, "freeze-rank": 1, "lose-network-briefly": 3,
+    "kill-supervisor": 2,
+}  # fmt: skip
+REPAIRS = {
+    "kill-node": "boot-node", "kill-agent": "boot-node", "freeze-node": "thaw-node", "partition-node": "heal-node",
+}  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class Strike:
+    """One failure. Seconds are from the strike; None where nothing had to be noticed or recovered."""
+
+    kind: str
+    target: int
+    at_step: int
+    during_recovery: bool
+    struck_s: float = 0.0
+    detected_after_s: float | None = None
+    recovered_after_s: float | None = None
+    steps_reexecuted: int | None = None
+
+
+class Chaos:
+    """Strikes a running job. `random` decides everything that is not the job's own timing."""
+
+    def __init__(self, seed: int, faults: int, folder: Path, job: Launched, netns: bool) -> None:
+        self.random = random.Random(seed)
+        self.faults = faults
+        self.folder = folder
+        self.job = job
+        self.copies = dict(TAKES_COPIES) | ({"partition-node": 3} if netns else {})
+        self.strikes: list[Strike] = []
+        self.broken: list[tuple[str, int]] = []  # (repair, node) that is due once the job runs again
+        self.safe_step = 0  # from this commit on copies may be taken away again
+
+    def run(self, every_steps: int) -> None:
+        for number in range(self.faults):
+            step = (number + 1) * every_steps
+            hurry = bool(self.strikes) and self.random.random() < 0.4
+            moment = self.wait(step, hurry=hurry)
+            if moment is None:
+                return
+            self.strike(moment)
+        while self.broken and self.wait(0, hurry=False) is not None:
+            pass
+
+    def wait(self, step: int, *, hurry: bool) -> JobStatus | None:
+        """Returns the status at the moment to strike; None when the job is over. Repairs what is due meanwhile."""
+        deadline_s = time.monotonic() + LIMIT_S * (1 + step / 40)
+        later_s = time.monotonic() + self.random.uniform(0.0, 1.0)
+        while self.job.alive():
+            status = self.ask()
+            if status is not None and status.phase in ("finish", "end"):
+                return None
+            if status is not None:
+                running = status.phase == "run"
+                if running and self.broken:
+                    self.inject(*self.broken.pop(0))
+                elif (running and status.step >= step) or (hurry and status.phase == "recover" and time.monotonic() > later_s):
+                    return status
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"step {step} is not reached; the job is at {status}")
+            time.sleep(POLL_S)
+        return None
+
+    def strike(self, status: JobStatus) -> None:
+        kinds = dict(TAKES_NONE)
+        if status.phase == "run" and status.commit_step >= self.safe_step and not self.broken:
+            kinds |= self.copies
+        kind = self.random.choices(list(kinds), list(kinds.values()))[0]
+        members = sorted(node.index for node in status.nodes if node.role == "member")
+        target = 0
+        if kind.endswith("-node") or kind == "kill-agent":
+            target = self.random.choice(members)
+        elif kind not in ("kill-spare", "kill-supervisor"):
+            target = self.random.choice(RANKS)
+        if not self.inject(kind, target):
+            return
+        self.strikes.append(Strike(kind=kind, target=target, at_step=status.step, during_recovery=status.phase == "recover"))
+        if kind in self.copies:
+            self.safe_step = status.step + APART_STEPS + 1
+        if kind in REPAIRS:
+            self.broken.append((REPAIRS[kind], target))
+        elif kind == "kill-spare":
+            self.broken += [("boot-node", node.index) for node in status.nodes if node.role == "spare"][:1]
+
+    def ask(self) -> JobStatus | None:
+        try:
+            with client.connected(self.folder) as supervisor:
+                return supervisor.status()
+        except DeadpoolError:  # it is being replaced
+            return None
+
+    def inject(self, kind: str, target: int) -> bool:
+        try:
+            with client.connected(self.folder) as supervisor:
+                supervisor.inject(kind, target, NO_STEP)
+        except DeadpoolError as error:
+            print(f"chaos: {kind} {target}: {error}", file=sys.stderr, flush=True)
+            return kind == "kill-supervisor"  # it cannot answer any more
+        return True
+
+
+def measure(strikes: Sequence[Strike], events: Sequence[dict[str, Any]]) -> None:
+    """Fills in when each strike was seen and over, from the supervisor's events."""
+    waiting = list(strikes)
+    opened: list[Strike] = []
+    for event in events:
+        at_s = datetime.fromisoformat(event["time"]).timestamp()
+        match event["event"]:
+            case "injection":
+                struck = next((each for each in waiting if (each.kind, each.target) == (event["kind"], event["target"])), None)
+                if struck is not None:
+                    waiting.remove(struck)
+                    struck.struck_s = at_s
+                    opened.append(struck)
+            case "failure":
+                for each in opened:
+                    if each.detected_after_s is None and each.kind not in ("slow-rank", "corrupt-snapshot", "corrupt-replica"):
+                        each.detected_after_s = round(at_s - each.struck_s, 3)
+            case "recovered":
+                for each in [each for each in opened if each.detected_after_s is not None]:
+                    each.recovered_after_s = round(at_s - each.struck_s, 3)
+                    each.steps_reexecuted = event["steps_reexecuted"]
+                    opened.remove(each)
+
+
+def launch(folder: Path, runtime: Path, steps: int, *, netns: bool) -> Launched:
+    command = [
+        sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", str(NNODES), "--nproc-per-node",
+        str(RANKS_PER_NODE), "--spares", str(SPARES), "--job-id", "chaos", "--log-dir", str(folder / "logs"),
+        "--summary-json", str(folder / "summary.json"), "--hang-timeout", str(HANG_TIMEOUT_S), "--max-transient", "1000",
+        "--max-recoveries-without-progress", "50", *(["--netns"] if netns else []),
+        str(SCRIPT), "--steps", str(steps), "--parallel", "zero", "--loss-log", str(folder / "losses"),
+        "--digest", str(folder / "digest"), *SMALL,
+    ]  # fmt: skip
+    return Launched(command, folder, {"XDG_RUNTIME_DIR": str(runtime)})
+
+
+def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool) -> dict[str, Any]:
+    """Returns the figures of one run under chaos; `same` says whether it ended as the unbroken run did."""
+    steps = (faults + 2) * every_steps
+    runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
+    jobs = []
+    try:
+        jobs.append(launch(folder / "unbroken", runtime, steps, netns=False))
+        if jobs[-1].process.wait(LIMIT_S + steps) != 0:
+            raise DeadpoolError(f"the unbroken run failed\n{jobs[-1].tail()}")
+        began_s = time.monotonic()
+        jobs.append(launch(folder / "broken", runtime, steps, netns=netns))
+        chaos = Chaos(seed, faults, runtime / "deadpool" / "chaos", jobs[-1], netns)
+        chaos.run(every_steps)
+        exit_code = jobs[-1].process.wait(LIMIT_S + steps)
+    finally:
+        for job in jobs:
+            job.end()
+        shutil.rmtree(runtime)
+    lines = (folder / "broken" / "logs" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    measure(chaos.strikes, events)
+    names = ("losses", "digest")
+    same = exit_code == 0 and all(final(folder / "broken" / name) == final(folder / "unbroken" / name) for name in names)
+    return {
+        "seed": seed,
+        "steps": steps,
+        "exit_code": exit_code,
+        "same": same,
+        "wall_s": round(time.monotonic() - began_s, 1),
+        "bad_copies": sum(event["event"] == "bad_copy" for event in events),
+        "recoveries": sum(event["event"] == "recovered" for event in events),
+        "strikes": [plain(each) for each in chaos.strikes],
+        "tail": "" if same else jobs[-1].tail(),
+    }
+
+
+def plain(strike: Strike) -> dict[str, Any]:
+    names = ("kind", "target", "at_step", "during_recovery", "detected_after_s", "recovered_after_s", "steps_reexecuted")
+    return {name: getattr(strike, name) for name in names}
+
+
+def final(path: Path) -> list[str]:
+    """Returns a log's different lines: a step that was executed twice must have been logged the same."""
+    return sorted(set(path.read_text().splitlines())) if path.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.chaos", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", type=int, default=30)
+    parser.add_argument("--every-steps", type=int, default=12, help="steps between failures (default: %(default)s)")
+    parser.add_argument("--netns", action="store_true", help="nodes are cut off as well; needs root")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    figures = run(arguments.seed, arguments.faults, arguments.every_steps, folder, netns=arguments.netns)
+    for strike in figures["strikes"]:
+        print(json.dumps(strike))
+    verdict = {name: value for name, value in figures.items() if name not in ("strikes", "tail")}
+    print(json.dumps(verdict))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"machine": machine.describe(), **figures}, indent=2) + "\n")
+    if not figures["same"]:
+        sys.exit(f"not the unbroken run; see {folder}\n{figures['tail']}")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
