@@ -50,6 +50,8 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--inject", "injections", multiple=True, metavar="KIND:TARGET@STEP",
               help="Inject a failure in the middle of a step: kill-node:NODE@STEP, kill-rank:RANK@STEP... Repeatable; "
                    "`deadpool inject --help` lists all kinds.")  # fmt: skip
+@click.option("--failure-rules", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="TOML: which failures are transient, permanent or fatal; its rules come before the shipped ones.")  # fmt: skip
 @click.option("--summary-json", type=click.Path(dir_okay=False, path_type=Path), help="Write a summary of the job there.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="The supervisor's port.  [default: any free one]")
 @click.version_option(package_name="deadpool-train")
@@ -112,6 +114,7 @@ def job_config(options: dict[str, Any], *, standalone: bool) -> tuple[JobConfig,
     settle_checkpoints(options)
     options["log_dir"] = str(Path(options["log_dir"] or Path("logs", job_id)).absolute())
     options["on_exhausted"] = OnExhausted(options["on_exhausted"])
+    options["failure_rules"] = read_rules(options["failure_rules"])
     if options["start_method"] == "fork":
         options["start_method"] = "forkserver"
     config = JobConfig(
@@ -150,6 +153,20 @@ def check_target(injection: Injection, config: JobConfig) -> None:
             f"--inject {injection.kind}:{injection.target}@{injection.step}: there is no {what} {injection.target} "
             f"({what}s are 0..{count - 1})"
         )
+
+
+def read_rules(path: Path | None) -> str:
+    """Returns the text of a file of failure rules, "" without one; ConfigError when they cannot be used."""
+    if path is None:
+        return ""
+    from deadpool.supervisor.rules import parse_rules
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--failure-rules {path}: {error}") from error
+    parse_rules(text, f"--failure-rules {path}")
+    return text
 
 
 def check_script(script: str, entry: Entry) -> None:

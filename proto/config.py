@@ -95,8 +95,6 @@ class JobConfig:
     failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failure_rules.toml)
     on_exhausted: OnExhausted = OnExhausted.WAIT
     max_restarts: int = 0  # scripts without hooks: restarts of all workers
-    max_transient: int = 3  # failures of one node's processes in the window that count as transient
-    transient_window_s: float = 3600.0
     max_recoveries_without_progress: int = 5
     hiccup_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
     quiesce_timeout_s: float = 30.0  # a survivor that has not left its step by then is killed and comes back from the vault

@@ -1,18 +1,11 @@
-"""What kind of failure is it? Pure: the facts in, the class and the reason out.
+"""What kind of failure is it? Pure: the facts in; the class, the rule that said so and its reason out.
 
-| fact                                                       | class     |
-|------------------------------------------------------------|-----------|
-| node lost or silent                                        | permanent |
-| a signal ended the process                                 | transient |
-| exception or exit code, nothing committed yet              | fatal     |
-| exception or exit code, same error, rank and step as before| fatal     |
-| exception or exit code otherwise                           | transient |
-| no process died (a collective failed)                      | transient |
-| transient, and so were max_transient before on that node   | permanent |
+The rules are a table, failure_rules.toml, which says what they may contain; rules.py reads it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -20,6 +13,14 @@ class FailureClass(StrEnum):
     TRANSIENT = "transient"  # the same node gets the ranks again
     PERMANENT = "permanent"  # a spare takes the node's ranks
     FATAL = "fatal"  # the script is at fault: the job ends
+
+
+class What(StrEnum):
+    EXIT = "exit"
+    SIGNAL = "signal"
+    HANG = "hang"
+    LATE = "late"
+    HEALTH = "health"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,24 +32,104 @@ class ErrorMark:
     exit_code: int
     last_line: str
 
+    def same_elsewhere(self, other: "ErrorMark") -> bool:
+        """Returns whether the other one is this error on another rank."""
+        return (self.step, self.exit_code, self.last_line) == (other.step, other.exit_code, other.last_line)
+
 
 def error_mark(*, rank: int, step: int, exit_code: int, error: str, log_tail: str) -> ErrorMark:
     lines = (error or log_tail).strip().splitlines()
     return ErrorMark(rank=rank, step=step, exit_code=exit_code, last_line=lines[-1].strip() if lines else "")
 
 
-def classify_exit(
-    *, mark: ErrorMark, signal: int, committed: bool, seen: Sequence[ErrorMark], transients_before: int, max_transient: int
-) -> tuple[FailureClass, str]:
-    """Returns the class of a rank's process that ended without success, and why.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """An earlier failure of a process, on that node."""
 
-    `seen`: earlier errors of the job. `transients_before`: of the same node, within the window.
-    """
-    if not signal:
-        if not committed:
-            return FailureClass.FATAL, "it failed before any step was committed"
-        if mark in seen:
-            return FailureClass.FATAL, f"the same error came again at step {mark.step}"
-    if transients_before >= max_transient:
-        return FailureClass.PERMANENT, f"its node has had {transients_before} failures of that kind before"
-    return FailureClass.TRANSIENT, f"ended by signal {signal}" if signal else "an error that may not come again"
+    node_id: str
+    what: What
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is known of one failure. `earlier`: of the same node, with how many seconds ago."""
+
+    what: What
+    exit_code: int = 0
+    signal: int = 0
+    text: str = ""
+    committed: bool = True
+    again: bool = False
+    everywhere: bool = False
+    readings: Mapping[str, float] = field(default_factory=dict)
+    earlier: Sequence[tuple[What, float]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row of the table; a condition that is None is not asked for."""
+
+    name: str
+    failure_class: FailureClass
+    events: frozenset[What]
+    exit_codes: frozenset[int] | None = None
+    signals: frozenset[int] | None = None
+    text: re.Pattern[str] | None = None
+    committed: bool | None = None
+    again: bool | None = None
+    everywhere: bool | None = None
+    reading: str | None = None
+    at_least: float = 0.0
+    failures_on_node: int | None = None
+    window_s: float = 3600.0
+
+    def reason(self, facts: Facts) -> str | None:
+        """Returns why the rule fits, None when it does not."""
+        found = [f"event {facts.what}"]
+        if facts.what not in self.events:
+            return None
+        for name, wanted in (("committed", self.committed), ("again", self.again), ("everywhere", self.everywhere)):
+            if wanted is not None and getattr(facts, name) is not wanted:
+                return None
+            found += [name if wanted else f"not {name}"] if wanted is not None else []
+        if self.exit_codes is not None:
+            if facts.exit_code not in self.exit_codes:
+                return None
+            found.append(f"exit code {facts.exit_code}")
+        if self.signals is not None:
+            if facts.signal not in self.signals:
+                return None
+            found.append(f"signal {facts.signal}")
+        if self.text is not None:
+            match = self.text.search(facts.text)
+            if match is None:
+                return None
+            found.append(f"it says {match[0]!r}")
+        if self.reading is not None:
+            value = facts.readings.get(self.reading)
+            if value is None or value < self.at_least:
+                return None
+            found.append(f"{self.reading} is {value:g}")
+        if self.failures_on_node is not None:
+            count = sum(what in self.events and ago_s <= self.window_s for what, ago_s in facts.earlier)
+            if count < self.failures_on_node:
+                return None
+            found.append(f"the node has had {count} such failures in {self.window_s:g} s before")
+        return ", ".join(found)
+
+
+def classify(rules: Sequence[Rule], facts: Facts) -> tuple[FailureClass, str, str]:
+    """Returns (class, name of the rule that fired, why); without any rule it is transient."""
+    for rule in rules:
+        why = rule.reason(facts)
+        if why is not None:
+            return rule.failure_class, rule.name, why
+    return FailureClass.TRANSIENT, "", "no rule fits"
+
+
+def unhealthy(rules: Sequence[Rule], readings: Mapping[str, float]) -> tuple[str, str] | None:
+    """Returns (rule, why) when the readings alone say that a node must not get ranks."""
+    facts = Facts(what=What.HEALTH, readings=readings)
+    failure_class, name, why = classify([rule for rule in rules if What.HEALTH in rule.events], facts)
+    return (name, why) if failure_class is FailureClass.PERMANENT else None

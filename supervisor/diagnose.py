@@ -7,11 +7,12 @@ from deadpool.proto.config import OnExhausted
 from deadpool.proto.faults import Target
 from deadpool.proto.messages import KillRanks
 from deadpool.supervisor import advance
-from deadpool.supervisor.classify import FailureClass, classify_exit, error_mark
+from deadpool.supervisor.classify import ErrorMark, Facts, FailureClass, Past, What, classify, error_mark
 from deadpool.supervisor.injections import struck_at
 from deadpool.supervisor.inquiry import conclude, open_inquiry
 from deadpool.supervisor.membership import Rank, Role, choose_spare
 from deadpool.supervisor.recovery import Failure, Stage
+from deadpool.supervisor.rules import rules_of
 from deadpool.supervisor.state import Hiccup, JobState, Phase
 
 
@@ -99,16 +100,6 @@ def _left(state: JobState, node_id: str, rank: Rank, finished: bool, now_s: floa
 def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: float) -> None:
     rank = state.roster.ranks[exited.rank]
     mark = error_mark(rank=exited.rank, step=rank.step, exit_code=exited.exit_code, error=exited.error, log_tail=exited.log_tail)
-    failure_class, why = classify_exit(
-        mark=mark,
-        signal=exited.signal,
-        committed=state.commit_step != messages.NO_STEP,
-        seen=state.errors,
-        transients_before=_transients(state, node_id, now_s),
-        max_transient=state.config.max_transient,
-    )
-    if not exited.signal:
-        state.errors.append(mark)
     how = f"was killed by signal {exited.signal}" if exited.signal else f"failed: exit code {exited.exit_code}"
     how = state.corrupted.pop(exited.rank, how)
     inquiry = open_inquiry(state)
@@ -119,6 +110,11 @@ def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: flo
     if not state.hooked:
         _failed_unhooked(state, cause, details, node_id, (exited.rank,), now_s)
         return
+    what = What.HANG if hung else What.SIGNAL if exited.signal else What.EXIT
+    facts = _facts(state, node_id, what, now_s, exited=exited, mark=mark)
+    if what is What.EXIT:
+        state.errors.append(mark)
+    failure_class = _classified(state, cause, facts)
     if failure_class is FailureClass.FATAL:
         state.end(1, cause, now_s=now_s, details=details)
         return
@@ -131,8 +127,7 @@ def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: flo
         counted=_is_new(state, rank),
         details=details,
     )
-    state.note("diagnosis", cause=cause, failure_class=failure_class, reason=why)
-    state.transients.append((node_id, now_s))
+    state.past.append(Past(node_id=node_id, what=what, at_s=now_s))
     failed(state, failure, now_s)
 
 
@@ -260,14 +255,38 @@ def _settle_permanent(state: JobState, failure: Failure) -> None:
 
 
 def _transient(state: JobState, cause: str, node_id: str, ranks: tuple[int, ...], now_s: float) -> Failure:
-    """Returns the failure of a process that had to be killed; it counts towards max_transient as any other."""
-    permanent = _transients(state, node_id, now_s) >= state.config.max_transient
-    state.transients.append((node_id, now_s))
-    failure_class = FailureClass.PERMANENT if permanent else FailureClass.TRANSIENT
+    """Returns the failure of a process that had to be killed."""
+    failure_class = _classified(state, cause, _facts(state, node_id, What.LATE, now_s))
+    state.past.append(Past(node_id=node_id, what=What.LATE, at_s=now_s))
     return Failure(cause=cause, failure_class=failure_class, node=node_id, ranks=ranks, at_s=now_s)
 
 
-def _transients(state: JobState, node_id: str, now_s: float) -> int:
-    """Returns how many failures of this node's processes lie within the window."""
-    since_s = now_s - state.config.transient_window_s
-    return sum(node == node_id and at_s >= since_s for node, at_s in state.transients)
+def _classified(state: JobState, cause: str, facts: Facts) -> FailureClass:
+    failure_class, rule, why = classify(rules_of(state.config.failure_rules), facts)
+    state.note("diagnosis", cause=cause, failure_class=failure_class, rule=rule, reason=why)
+    return failure_class
+
+
+def _facts(
+    state: JobState,
+    node_id: str,
+    what: What,
+    now_s: float,
+    *,
+    exited: messages.RankExited | None = None,
+    mark: ErrorMark | None = None,
+) -> Facts:
+    """Returns what the rules may ask about a failure of one of the node's processes."""
+    everywhere = {each.rank for each in [*state.errors, mark] if each.same_elsewhere(mark)} if mark is not None else set()
+    ranks = {rank.rank for rank in state.roster.ranks}
+    return Facts(
+        what=what,
+        exit_code=exited.exit_code if exited is not None else 0,
+        signal=exited.signal if exited is not None else 0,
+        text=f"{exited.error}\n{exited.log_tail}" if exited is not None else "",
+        committed=state.commit_step != messages.NO_STEP,
+        again=mark in state.errors,
+        everywhere=len(ranks) > 1 and everywhere == ranks,
+        readings=state.readings.get(node_id, {}),
+        earlier=[(past.what, now_s - past.at_s) for past in state.past if past.node_id == node_id],
+    )

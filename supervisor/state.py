@@ -6,7 +6,7 @@ from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
 from deadpool.proto.messages import NO_STEP, Inject, Order, RecoveryRecord, Stop
-from deadpool.supervisor.classify import ErrorMark
+from deadpool.supervisor.classify import ErrorMark, Past
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.hang import Inquiry
 from deadpool.supervisor.membership import Roster
@@ -87,7 +87,8 @@ class JobState:
     lineage: list[Sent] = field(default_factory=list)
     holders: frozenset[str] = frozenset()  # nodes that keep replicas in this generation
     armed: dict[int, Armed] = field(default_factory=dict)
-    transients: list[tuple[str, float]] = field(default_factory=list)
+    past: list[Past] = field(default_factory=list)
+    readings: dict[str, dict[str, float]] = field(default_factory=dict)  # of each node, from its last beat
     errors: list[ErrorMark] = field(default_factory=list)
     restarts: int = 0  # of an unhooked job
     fruitless: int = 0  # recoveries since the last new commit

@@ -190,6 +190,16 @@ class Scene:
         return self._event_id
 
 
+def too_often(failures: int) -> str:
+    """Returns the failure rules under which a node that has failed so many times is not trusted any more."""
+    return f"""[[rule]]
+name = "too-often"
+class = "permanent"
+event = ["exit", "signal", "hang", "late"]
+failures_on_node = {failures}
+"""
+
+
 def snapshot(rank: int, step: int, generation: int = 1) -> Slot:
     return Slot(kind=SlotKind.SNAPSHOT, rank=rank, generation=generation, step=step)
 

@@ -9,6 +9,7 @@ from sim.rank import SimRank
 from sim.supervisor import SimSupervisor
 from sim.truth import Truth
 from sim.world import World
+from supervising import too_often
 
 from deadpool.proto.config import JobConfig, OnExhausted
 from deadpool.supervisor.core import Job
@@ -47,7 +48,7 @@ class Run:
             spares=shape.choice([0, 1, 1, 2]),
             replicas=shape.choice([1, 1, 1, 2]),
             on_exhausted=shape.choice([OnExhausted.WAIT, OnExhausted.WAIT, OnExhausted.ABORT]),
-            max_transient=shape.choice([1, 3]),
+            failure_rules=too_often(shape.choice([1, 3])),
         )
         self.until = shape.randint(4, 10)
         self.truth = Truth(self.config.world_size, seed)

@@ -13,7 +13,7 @@ from deadpool.proto.errors import ConfigError
 # Fields that no option sets: from the rest of the command line or the environment, or not worth an option so far.
 ELSEWHERE = {"command", "entry", "python", "standalone", "failure_rules", "netns", "injections", "min_nnodes", "run_id"}
 NO_OPTION = {
-    "max_transient", "transient_window_s", "hiccup_grace_s", "quiesce_timeout_s",
+    "hiccup_grace_s", "quiesce_timeout_s",
     "join_timeout_s", "reform_timeout_s", "restore_timeout_s",
 }  # fmt: skip
 
@@ -52,6 +52,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--nnodes", "2", "--nproc-per-node", "2", "--inject", "kill-rank:4@3", "SCRIPT"], "no rank 4 (ranks are 0..3)"),
         (["--nnodes", "2", "--spares", "1", "--inject", "kill-node:3@3", "SCRIPT"], "no node 3 (nodes are 0..2)"),
         (["--heartbeat-timeout", "0.5", "--heartbeat-interval", "1", "SCRIPT"], "must be longer than --heartbeat-interval"),
+        (["--failure-rules", "no.toml", "SCRIPT"], "'--failure-rules': File 'no.toml' does not exist"),
+        (["--failure-rules", "SCRIPT", "SCRIPT"], "not TOML"),
         (["--job-id", "../up", "SCRIPT"], "--job-id ../up: use letters"),
         (["--job-id", "x" * 48, "--nnodes", "9" * 40, "SCRIPT"], "too long for a socket's path"),
         (["--nnodes", "2", "--rdzv-endpoint", "host:1", "SCRIPT"], "not built yet"),

@@ -103,3 +103,19 @@ def test_a_report_about_a_generation_that_is_over_changes_nothing() -> None:
     scene.say(0, messages.CallReport(generation=1, ranks=()))
     scene.stall(40.0, generation=1)
     assert not scene.took(messages.KillRanks)
+
+
+def test_a_node_whose_rank_hangs_a_second_time_gives_up_its_seat() -> None:
+    scene = _scene()
+    _hang(scene)
+    scene.killed(2)
+    scene.recover(step=5, survivors=[0, 1, 3], joiners=[2])
+    scene.bring_up(5)
+    scene.beat(step=6, commit_step=6)
+    scene.forget()
+    scene.stall(40.0)
+    _report(scene, 0, _calls(0, entered=8, completed=7, step=6), _calls(1, entered=8, completed=7, step=6))
+    _report(scene, 1, _calls(2, entered=7, completed=7, step=6), _calls(3, entered=8, completed=7, step=6))
+    scene.killed(2)
+    assert scene.notes("diagnosis")[-1].fields["rule"] == "hangs-again"
+    assert [node for node, _ in scene.took(messages.Assign)] == [2]

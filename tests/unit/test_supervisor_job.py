@@ -143,6 +143,16 @@ def test_the_same_exception_at_the_same_step_is_fatal() -> None:
     assert scene.end().root_cause.endswith("ValueError: bad batch")
 
 
+def test_the_same_exception_on_every_rank_is_fatal() -> None:
+    scene = Scene()
+    scene.start(commit_step=2)
+    for rank in range(4):
+        assert scene.state.phase is not Phase.END
+        scene.exits(rank, 1, error="Traceback...\nValueError: bad batch", step=3, commit_step=2, generation=1)
+    assert scene.end().exit_code == 1
+    assert scene.notes("diagnosis")[-1].fields["rule"] == "same-error-everywhere"
+
+
 def test_launch_that_the_user_must_mend_ends_with_2() -> None:
     scene = Scene()
     for node in range(3):

@@ -1,7 +1,7 @@
 """Recoveries as short stories: what the agents say, what they are told to do."""
 
 import pytest
-from supervising import Scene, snapshot
+from supervising import Scene, snapshot, too_often
 
 from deadpool.proto import messages
 from deadpool.proto.config import OnExhausted
@@ -325,7 +325,7 @@ def test_no_spare_aborts_when_asked_to() -> None:
 
 
 def test_node_whose_processes_fail_too_often_gives_its_ranks_to_the_spare() -> None:
-    scene = Scene(max_transient=1)
+    scene = Scene(failure_rules=too_often(1))
     scene.start(commit_step=4)
     scene.killed(3)
     scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
@@ -339,7 +339,7 @@ def test_node_whose_processes_fail_too_often_gives_its_ranks_to_the_spare() -> N
 
 
 def test_failing_node_keeps_its_ranks_when_there_is_no_spare() -> None:
-    scene = Scene(max_transient=0, spares=0)
+    scene = Scene(failure_rules=too_often(0), spares=0)
     scene.start(commit_step=4)
     scene.forget()
     scene.killed(3)
@@ -348,7 +348,7 @@ def test_failing_node_keeps_its_ranks_when_there_is_no_spare() -> None:
 
 
 def test_recoveries_without_progress_end_the_job() -> None:
-    scene = Scene(max_recoveries_without_progress=2, max_transient=99)
+    scene = Scene(max_recoveries_without_progress=2, failure_rules=too_often(99))
     scene.start(commit_step=4)
     for generation in (2, 3):
         scene.killed(3, pid=0)
@@ -361,7 +361,7 @@ def test_recoveries_without_progress_end_the_job() -> None:
 
 
 def test_progress_forgives_earlier_recoveries() -> None:
-    scene = Scene(max_recoveries_without_progress=2, max_transient=99)
+    scene = Scene(max_recoveries_without_progress=2, failure_rules=too_often(99))
     scene.start(commit_step=4)
     for step in (5, 6, 7, 8):
         generation = scene.state.generation
@@ -448,7 +448,7 @@ def test_injection_of_a_target_that_does_not_exist_is_refused(kind: str, target:
 
 
 def test_faulty_node_gets_its_seat_back_when_it_alone_holds_the_state() -> None:
-    scene = Scene(max_transient=0)
+    scene = Scene(failure_rules=too_often(0))
     scene.start(commit_step=4)
     scene.killed(3)
     assert scene.state.roster.seats == ["node0", "node2"]
