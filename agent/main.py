@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import ctypes
+import json
 import logging
 import os
 import signal
@@ -38,6 +39,8 @@ def main() -> None:
             host=arguments.host,
             supervisor=arguments.supervisor,
             token=read_private(arguments.job_dir / "token"),
+            journal=arguments.journal,
+            for_supervisor=tuple(json.loads(arguments.for_supervisor)),
         )
         sys.exit(asyncio.run(_run(node, parent)))
     except (ConfigError, OSError) as error:
@@ -68,6 +71,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hint", type=int, default=-1, help="the node's index at launch")
     parser.add_argument("--host", default="127.0.0.1", help="the address at which other nodes reach this one")
     parser.add_argument("--supervisor", metavar="HOST:PORT", help="instead of DIR/endpoint.json")
+    parser.add_argument("--journal", type=Path, help="the job's folder that all nodes share: this one may start the supervisor")
+    parser.add_argument("--for-supervisor", metavar="JSON", default="[]", help="a list of arguments for it")
     parser.add_argument(
         "--with-parent",
         type=int,

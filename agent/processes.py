@@ -204,11 +204,15 @@ class Processes:
             os.waitpid(pid, 0 if strict else os.WNOHANG)
 
 
+spared: set[int] = set()  # children that are not the node's part of the job: the supervisor (successor.py)
+
+
 def children() -> Iterator[int]:
-    """Yields the pids of this process's children, dead ones that were not reaped included."""
+    """Yields the pids of this process's children but for `spared`, dead ones that were not reaped included."""
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(FileNotFoundError):  # the thread has ended
-            yield from map(int, Path("/proc/self/task", task, "children").read_text().split())
+            pids = map(int, Path("/proc/self/task", task, "children").read_text().split())
+            yield from (pid for pid in pids if pid not in spared)
 
 
 def _tag(pid: int) -> str:

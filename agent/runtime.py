@@ -28,6 +28,7 @@ from deadpool.agent.service import Orders, serve
 from deadpool.agent.stacks import is_stopped, save_stacks
 from deadpool.agent.store import REQUEST as STORE_REQUEST
 from deadpool.agent.store import StoreProcess
+from deadpool.agent.successor import Successor
 from deadpool.agent.supervisor_link import SupervisorLink
 from deadpool.agent.vault import Vault
 from deadpool.agent.views import View, quiet, view_of_rank
@@ -50,12 +51,16 @@ _log = logging.getLogger(__name__)
 _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
 _WATCH_S = 0.003  # how often call records are read while an injection waits for its moment
 _REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
+_VERDICT_S = 15.0  # for the supervisor that this node hosts to hear of everybody's end
 _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeArguments:
-    """What an agent is started with. `host`: the address at which other nodes reach this one."""
+    """What an agent is started with. `host`: the address at which other nodes reach this one.
+
+    `journal`: the job's folder there; this node may then start the supervisor, with these further arguments.
+    """
 
     job_dir: Path
     node_id: str
@@ -63,6 +68,8 @@ class NodeArguments:
     host: str
     supervisor: str | None
     token: str
+    journal: Path | None = None
+    for_supervisor: tuple[str, ...] = ()
 
 
 class Node:
@@ -77,7 +84,13 @@ class Node:
             visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         )
         self._replicas = ReplicaServer(arguments.host, arguments.token)
-        self._link = SupervisorLink(arguments.job_dir, arguments.supervisor, arguments.token, self._hello, self._ordered)
+        self._successor: Successor | None = None
+        if arguments.journal is not None:
+            own = (arguments.journal, arguments.job_dir, arguments.host, arguments.hint, arguments.for_supervisor)
+            self._successor = Successor(*own)
+        self._link = SupervisorLink(
+            arguments.job_dir, arguments.supervisor, arguments.token, self._hello, self._ordered, self._successor
+        )
         self._machinery: Machinery | None = None
         self._events: deque[Event] = deque()
         self._handling = False
@@ -102,6 +115,8 @@ class Node:
             self._remove()
             await self._link.finish(_LAST_WORDS_S)
             link.cancel()
+            if self._successor is not None:
+                await self._successor.end(politely_s=_VERDICT_S, tell=self._exit_code != 0)
             await server.stop(None)
             path.unlink(missing_ok=True)
 
@@ -114,6 +129,8 @@ class Node:
     def stop(self, reason: str, grace_s: float, exit_code: int) -> None:
         """Ends the node; the second time at once."""
         self._exit_code = exit_code
+        if self._successor is not None:
+            self._successor.signal(signal.SIGTERM)  # the job ends, not only this node
         if self._ending is not None and self._machinery is not None:
             self._machinery.processes.kill_now()
         self.dispatch(events.StopRequested(reason=reason, grace_s=grace_s))

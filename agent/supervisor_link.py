@@ -8,13 +8,16 @@ import contextlib
 import json
 import logging
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from deadpool.agent.conversation import Conversation
+from deadpool.agent.successor import Successor
 from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.agent_supervisor_pb2_grpc import SupervisorStub
 from deadpool.proto.convert import decode_order, encode_agent_message
@@ -33,17 +36,32 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # no backoff left over from the channel before
     ("grpc.enable_http_proxy", 0),
 )
+_KEEPALIVE_OPTIONS = (  # a machine that is gone closes no connection
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_TERM_POLL_S = 0.5
+_WELCOME_S = 5.0
 
 
 class SupervisorLink:
     """`endpoint`: HOST:PORT, else what `endpoint.json` of the job's folder says at each attempt (it may be a new one).
 
+    `successor`: with --journal; it knows where the newest supervisor listens, and starts one when there is none.
     `hello()` is asked for at each opening; `on_order(order)` is called in the loop's thread, in order.
     """
 
     def __init__(
-        self, job_dir: Path, endpoint: str | None, token: str, hello: Callable[[], Hello], on_order: Callable[[Order], None]
+        self,
+        job_dir: Path,
+        endpoint: str | None,
+        token: str,
+        hello: Callable[[], Hello],
+        on_order: Callable[[Order], None],
+        successor: Successor | None = None,
     ) -> None:
+        self._successor = successor
         self._job_dir, self._endpoint, self._token = job_dir, endpoint, token
         self._hello, self._on_order = hello, on_order
         self._conversation = Conversation()
@@ -77,7 +95,23 @@ class SupervisorLink:
             if reason != said:
                 _log.warning("no supervisor (%s); the ranks go on, trying again", reason)
                 said = reason
-            await asyncio.sleep(random.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(failures, 4))))
+            await self._pause(random.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(failures, 4))))
+
+    async def _pause(self, pause_s: float) -> None:
+        """Until the next try: at once when somebody else listens."""
+        before, deadline_s = self._trace(), time.monotonic() + pause_s
+        while time.monotonic() < deadline_s and self._trace() == before:
+            if self._successor is not None:
+                self._successor.absent()
+            await asyncio.sleep(_ENDPOINT_POLL_S)
+
+    def _trace(self) -> object:
+        """Returns what changes when another supervisor listens."""
+        if self._successor is not None:
+            return self._successor.find()
+        with contextlib.suppress(FileNotFoundError):
+            return (self._job_dir / "endpoint.json").stat().st_mtime_ns
+        return None
 
     async def finish(self, timeout_s: float) -> None:
         """Sends what is left, closes the stream and ends `run`; gives up after the timeout."""
@@ -91,6 +125,12 @@ class SupervisorLink:
     async def _find(self) -> str:
         if self._endpoint is not None:
             return self._endpoint
+        if self._successor is not None:
+            self._successor.absent()
+            term, endpoint = self._successor.find()
+            if term == 0 or term < self._conversation.term:
+                raise UnavailableError("none listens yet")
+            return endpoint
         path = self._job_dir / "endpoint.json"
         while not path.exists():
             if not self._job_dir.exists():
@@ -99,12 +139,13 @@ class SupervisorLink:
         return str(json.loads(path.read_text())["endpoint"])
 
     async def _converse(self, endpoint: str) -> None:
-        async with grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS) as channel:
+        options = _CHANNEL_OPTIONS if self._successor is None else (*_CHANNEL_OPTIONS, *_KEEPALIVE_OPTIONS)
+        async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
             call = SupervisorStub(channel).Attend(metadata=((TOKEN_KEY, self._token),))
             await call.write(encode_agent_message(self._conversation.hello(self._hello())))
             writer = asyncio.create_task(self._write(call))
             try:
-                while (wire := await call.read()) is not grpc.aio.EOF:
+                while (wire := await self._read(call)) is not grpc.aio.EOF:
                     order = decode_order(wire)
                     if isinstance(order, Welcome) and not self._conversation.welcomed(order):
                         raise UnavailableError(f"{endpoint} is of term {order.term}, which is over")
@@ -119,6 +160,25 @@ class SupervisorLink:
                 writer.cancel()
                 with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     await writer
+
+    async def _read(self, call: "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.Order]") -> Any:
+        """Returns the next order on the wire, or EOF; UnavailableError when a supervisor of a higher term listens."""
+        reading: asyncio.Future[Any] = asyncio.ensure_future(call.read())
+        waiting_s = 0.0
+        try:
+            while not (await asyncio.wait({reading}, timeout=None if self._successor is None else _TERM_POLL_S))[0]:
+                assert self._successor is not None
+                waiting_s += _TERM_POLL_S
+                if self._open and self._successor.find()[0] > self._conversation.term > 0:
+                    raise UnavailableError("another supervisor has taken over")
+                if not self._open and waiting_s > _WELCOME_S:
+                    raise UnavailableError("it does not answer")
+        except BaseException:
+            reading.cancel()
+            raise
+        if self._successor is not None:
+            self._successor.present()
+        return await reading
 
     async def _write(self, call: "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.Order]") -> None:
         """Sends the messages in order. One that fails stays the next to be sent."""

@@ -112,6 +112,7 @@ def job_config(options: dict[str, Any], *, standalone: bool) -> tuple[JobConfig,
     run_id = torchrun.run_id(given, standalone=standalone)
     job_id = options.pop("job_id") or f"{short_name(script)}-{secrets.token_hex(3)}"
     settle_checkpoints(options)
+    options["journal"] = str(Path(options["journal"]).absolute()) if options["journal"] else ""
     options["log_dir"] = str(Path(options["log_dir"] or Path("logs", job_id)).absolute())
     options["on_exhausted"] = OnExhausted(options["on_exhausted"])
     options["failure_rules"] = read_rules(options["failure_rules"])

@@ -82,6 +82,9 @@ SETTINGS = (
             help="Scripts without deadpool.join(): restarts of all ranks before the job fails."),
     Setting(field="start_method", name="start-method", type=click.Choice(["forkserver", "spawn", "fork"]), torchrun=True,
             help="Ranks are forked from a process that has imported torch (fork: the same), or are fresh interpreters."),
+    Setting(field="journal", name="journal", metavar="DIR",
+            help="A folder that all nodes share, for the supervisor's journal: the supervisor has no home then, and when it is "
+                 "lost with its machine, another node starts the next one."),
     Setting(field="log_dir", name="log-dir", torchrun=True, metavar="DIR",
             help="Where ranks' output and events.jsonl go.  [default: logs/JOB]"),
     Setting(field="log_bytes_max", name="log-bytes-max", type=click.IntRange(min=1 << 16), metavar="BYTES",

@@ -4,6 +4,7 @@ The supervisor decides how the job ends; its exit code is the job's. The launche
 it is lost, passes on the wish to stop, clears up after dead agents and leaves nothing behind.
 """
 
+import json
 import os
 import select
 import shutil
@@ -20,7 +21,7 @@ from deadpool.cli.progress import Progress, describe
 from deadpool.cli.restarts import Restarts
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import DeadpoolError
-from deadpool.proto.terms import CRASHED, clear_journal, journal_folder
+from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, read_outcome
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SUPERVISOR = "supervisor"
@@ -44,6 +45,7 @@ class StandaloneJob:
         self._networks: Networks | None = None
         self._frozen: set[str] = set()
         self._to_boot: set[str] = set()
+        self._for_agents: list[str] = []  # further arguments of them
         self._signals: list[int] = []  # in order of arrival
         self._dead_nodes: list[str] = []  # their vaults are removed once nothing of them runs
         self._exit_code: int | None = None  # the supervisor's, once it has ended
@@ -70,11 +72,21 @@ class StandaloneJob:
     def _start(self) -> None:
         """Starts the supervisor and, once it listens, the agents."""
         clear_journal(journal_folder(self._config))
-        common = ["--job-dir", str(self._folder), "--with-parent"]
         networks = self._networks
-        if networks is not None:
+        if networks is not None and not self._config.journal:
             self._for_supervisor = [*self._for_supervisor, "--host", networks.host]
-        self._start_supervisor()
+        if self._config.journal:
+            folder = str(journal_folder(self._config))
+            self._for_agents = ["--journal", folder, "--for-supervisor", json.dumps(list(self._for_supervisor))]
+        else:
+            self._start_supervisor()
+            self._until_it_listens()
+        if self._exit_code is not None or self._signals:
+            return
+        for node_id in self._node_ids:
+            self._start_node(node_id)
+
+    def _until_it_listens(self) -> None:
         endpoint = self._folder / "endpoint.json"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not endpoint.exists():
@@ -83,8 +95,6 @@ class StandaloneJob:
                 return
             if time.monotonic() > deadline:
                 raise DeadpoolError(f"the supervisor does not listen after {_START_TIMEOUT_S:.0f} s; see {self._config.log_dir}")
-        for node_id in self._node_ids:
-            self._start_node(node_id)
 
     def _start_supervisor(self) -> None:
         own = ["--job-dir", str(self._folder), "--with-parent", *self._for_supervisor]
@@ -99,6 +109,8 @@ class StandaloneJob:
             self._wait(_POLL_S)
             self._report()
             now = time.monotonic()
+            if self._config.journal:
+                self._exit_code = read_outcome(journal_folder(self._config))
             if stop_by is not None and now > stop_by:
                 self._patient = False
                 return
@@ -112,8 +124,16 @@ class StandaloneJob:
             if reason and stop_by is None:
                 self._say(f"{reason}: stopping")
                 stop_by = now + self._config.stop_grace_s + _MARGIN_S
-                self._children.signal(_SUPERVISOR, signal.SIGTERM)
+                self._tell_supervisor()
         self._report()
+
+    def _tell_supervisor(self) -> None:
+        """To stop the job. One that a node hosts ends with its agent, which is told."""
+        if self._config.journal:
+            for node_id in self._node_ids:
+                self._children.signal(node_id, signal.SIGTERM)
+        else:
+            self._children.signal(_SUPERVISOR, signal.SIGTERM)
 
     def _alone_until_s(self, now_s: float) -> float:
         """A new supervisor has to find out first that nobody comes back."""
@@ -202,6 +222,7 @@ class StandaloneJob:
 
     def _start_node(self, node_id: str) -> None:
         own = ["--job-dir", str(self._folder), "--with-parent", "--node-id", node_id, "--hint", node_id.removeprefix("node")]
+        own += self._for_agents
         networks = self._networks
         if networks is None:
             self._children.start(node_id, [*module_command("deadpool.agent.main"), *own])

@@ -18,6 +18,8 @@ _MAX_PENDING = 20_000  # opens in a storm of agents; the C core's own limit of 1
 _OPTIONS = [
     ("grpc.server.max_pending_requests", _MAX_PENDING),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
+    ("grpc.http2.min_ping_recv_interval_without_data_ms", 500),  # agents make sure that this machine is still there
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),  # a port that is taken must be an error
 ]
 
