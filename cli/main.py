@@ -4,17 +4,19 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from deadpool.cli.exits import guarded, say
 from deadpool.cli.folders import find_job, is_running
-from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.errors import ConfigError, DeadpoolError
 from deadpool.proto.faults import FAULTS
 from deadpool.proto.messages import NO_STEP
 
 _REFRESH_S = 1.0
 _POLL_S = 0.02
+_LOGS_POLL_S = 0.2
 _STOP_TIMEOUT_S = 120.0
 
 job_option = click.option("--job", "job_id", metavar="JOB", help="Which job, when several are running.")
@@ -81,6 +83,36 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
                 click.echo(line)
             else:
                 console.print(tables.event_line(json.loads(line)))
+
+
+@commands.command()
+@click.argument("rank", metavar="RANK", type=click.IntRange(min=0))
+@job_option
+@click.option("-f", "--follow", is_flag=True, help="Go on with the lines to come, until the job's end.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="The last so many; 0: all.")
+@click.option("--log-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Of a job that has ended.")
+def logs(rank: int, job_id: str | None, follow: bool, lines: int, log_dir: Path | None) -> None:
+    """Show what RANK has printed, on whichever node it lived, in all generations."""
+    from deadpool.cli.logs import RankOutput, last_lines
+    from deadpool.proto.config import from_json
+
+    folder = None if log_dir else find_job(job_id)
+    if folder is not None:
+        log_dir = Path(from_json((folder / "job.json").read_text()).log_dir)
+    assert log_dir is not None
+    output = RankOutput(log_dir, rank)
+    if not output.files() and not (follow and folder is not None):
+        raise ConfigError(f"rank {rank}: no log in {log_dir}")
+    show = sys.stdout.buffer
+    show.write(last_lines(output.new(), lines))
+    show.flush()
+    while follow and folder is not None:
+        running = is_running(folder)
+        show.write(output.new())
+        show.flush()
+        if not running:
+            return
+        time.sleep(_LOGS_POLL_S)
 
 
 _KINDS = "\n".join(f"  {kind:<22}{fault.does}" for kind, fault in FAULTS.items())

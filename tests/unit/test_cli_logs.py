@@ -1,0 +1,57 @@
+"""deadpool logs: a rank's files in order, and nothing twice or left out when they are turned over or renamed meanwhile."""
+
+from pathlib import Path
+
+from deadpool.agent.logs import LogFile
+from deadpool.cli import main
+from deadpool.cli.logs import RankOutput, last_lines
+
+
+def test_all_generations_on_all_nodes_in_order(tmp_path: Path) -> None:
+    for name, text in (
+        ("node1/rank-3-gen2.log", "second\n"), ("node0/rank-3-gen10.log", "third\n"), ("node0/rank-3-gen1.log", "first\n"),
+        ("node0/rank-33-gen1.log", "another's\n"), ("node0/rank-3-gen1.error.json", "{}"),
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    output = RankOutput(tmp_path, 3)
+    assert output.new() == b"first\nsecond\nthird\n"
+    assert output.new() == b""
+
+
+def test_files_that_are_turned_over_and_renamed(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "node0" / "standin-4.log", bytes_max=40)
+    output = RankOutput(tmp_path, 0)
+    file.write(b"before it had a rank\n")
+    assert output.new() == b""
+    file.rename(tmp_path / "node0" / "rank-0-gen2.log")
+    assert output.new() == b"before it had a rank\n"
+    seen = b""
+    for number in range(20):
+        file.write(b"line %02d\n" % number)
+        if number % 3 == 0:
+            seen += output.new()
+    seen += output.new()
+    assert seen == b"".join(b"line %02d\n" % number for number in range(20))
+    assert sorted(path.name for path in (tmp_path / "node0").iterdir()) == ["rank-0-gen2.log", "rank-0-gen2.log.1"]
+    assert all(path.stat().st_size <= 40 for path in (tmp_path / "node0").iterdir())
+    file.close()
+
+
+def test_a_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "taken.log").write_text("an earlier life\n")
+    file = LogFile(tmp_path / "standin.log", bytes_max=1000)
+    file.rename(tmp_path / "taken.log")
+    file.write(b"new\n")
+    file.close()
+    assert (tmp_path / "taken.log").read_text() == "an earlier life\n"
+    assert (tmp_path / "standin.log").read_text() == "new\n"
+
+
+def test_last_lines() -> None:
+    assert last_lines(b"a\nb\nc", 2) == b"b\nc"
+    assert last_lines(b"a\nb\n", 0) == b"a\nb\n"
+
+
+def test_a_rank_that_has_no_log(tmp_path: Path) -> None:
+    assert main.run(["logs", "7", "--log-dir", str(tmp_path)]) == 2
