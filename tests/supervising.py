@@ -181,6 +181,14 @@ class Scene:
     def has_quit(self) -> bool:
         return any(isinstance(each, Quit) for each in self.commands)
 
+    @property
+    def last_event_id(self) -> int:
+        return self._event_id
+
+    def handle(self, event: Event) -> None:
+        """An event as it is, with an id of its own."""
+        self._do(event)
+
     def _do(self, event: Event) -> None:
         self.past.append((event, self.now_s))
         self.commands += self.job.handle(event, now_s=self.now_s)
