@@ -13,7 +13,7 @@ from deadpool.agent.vault import Vault
 from deadpool.agent.warm import WarmProcess
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import Beat, RankProgress
+from deadpool.proto.messages import Beat, RankProgress, Reading
 
 _STRAYS_S = 2.0  # for what outlives its parent's end, at the node's end
 _LOGS_S = 1.0  # for the logs to reach their files
@@ -33,7 +33,7 @@ class Machinery:
         """Returns what the present process of each rank has written at the head of its call record."""
         return {rank: self.records.head(rank, process.pid) for rank, process in sorted(core.ranks().items())}
 
-    def beat(self, core: NodeCore) -> Beat:
+    def beat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Beat:
         health, ranks = read_health(), core.ranks()
         return Beat(
             generation=core.generation,
@@ -52,6 +52,7 @@ class Machinery:
             memory_share=health.memory_share,
             shm_free_bytes=health.shm_free_bytes,
             standins_ready=core.standins_ready(),
+            readings=readings,
         )
 
     def sweep(self, *, strict: bool) -> None:

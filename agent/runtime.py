@@ -18,6 +18,7 @@ from deadpool.agent import events, strikes
 from deadpool.agent.core import NodeCore
 from deadpool.agent.environment import node_environment, socket_path
 from deadpool.agent.events import Command, Event
+from deadpool.agent.gpus import Gpus, open_nvml
 from deadpool.agent.health import VAULT_ROOT
 from deadpool.agent.logs import Logs
 from deadpool.agent.machinery import Machinery
@@ -91,6 +92,9 @@ class Node:
         self._link = SupervisorLink(
             arguments.job_dir, arguments.supervisor, arguments.token, self._hello, self._ordered, self._successor
         )
+        self._incarnation = time.time_ns()
+        self._gpus = Gpus(open_nvml())
+        self._gpus.start()
         self._machinery: Machinery | None = None
         self._events: deque[Event] = deque()
         self._handling = False
@@ -285,6 +289,7 @@ class Node:
         """Ends every process and removes the vault, whatever the end. Harmless the second time."""
         node, self._machinery = self._machinery, None
         self._replicas.close()
+        self._gpus.close()
         if node is not None:
             node.remove()
 
@@ -299,6 +304,8 @@ class Node:
             port=self._replicas.port,
             pid=os.getpid(),
             generation=self._core.generation,
+            incarnation=self._incarnation,
+            readings=self._gpus.readings,
         )
 
     def _ordered(self, order: Order) -> None:
@@ -324,7 +331,8 @@ class Node:
     def _process_forked(self, process: int, pid: int) -> None:
         self.dispatch(events.ProcessForked(process=process, pid=pid))
         if self._machinery is not None and not self._machinery.warm.outstanding:
-            self._link.send(self._machinery.beat(self._core))  # all are there: no need to wait for the next beat
+            beat = self._machinery.beat(self._core, self._gpus.readings)
+            self._link.send(beat)  # all are there: no need to wait for the next beat
 
     def _exited(self, process: int, exit: Exit) -> None:
         playing = self._core.processes.get(process)
@@ -407,7 +415,7 @@ class Node:
             return
         asyncio.get_running_loop().call_later(self._machinery.config.beat_interval_s, self._beat_and_repeat)
         self._machinery.sweep(strict=False)
-        self._link.send(self._machinery.beat(self._core))
+        self._link.send(self._machinery.beat(self._core, self._gpus.readings))
 
     def _watch(self) -> None:
         """Reads the ranks' call records every few milliseconds for as long as an injection waits."""

@@ -100,6 +100,7 @@ class Hello:
     generation: int  # the newest generation that this agent has obeyed; 0 at first
     incarnation: int = 0  # wall clock (ns) of the agent's start: of two agents that claim one identity, the older loses
     obeyed: int = 0  # the number of the newest order that this agent has had; those after it are sent again to the same agent
+    readings: tuple["Reading", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

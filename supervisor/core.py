@@ -18,6 +18,7 @@ from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited
 from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested, SupervisorStarted
+from deadpool.supervisor.health import beat_read, hello_read
 from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
 from deadpool.supervisor.inquiry import calls_reported, steps_stalled
 from deadpool.supervisor.recovery import Stage
@@ -187,6 +188,7 @@ class Job:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
         node = state.roster.add(hello)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
+        hello_read(state, node.node_id, hello.readings)
         state.send(node.node_id, messages.Welcome(config_json=state.config_json, generation=state.generation, term=state.term))
         match state.phase:
             case Phase.END:
@@ -212,6 +214,7 @@ class Job:
 
     def _beat(self, node_id: str, beat: messages.Beat, now_s: float) -> None:
         state = self.state
+        beat_read(state, node_id, beat)
         if beat.generation < state.generation:
             return
         for progress in beat.ranks:

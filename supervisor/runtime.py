@@ -16,7 +16,7 @@ from typing import assert_never
 from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import encode_order
-from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Stopped
+from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Stop, Stopped
 from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
 from deadpool.supervisor.core import Job
@@ -68,6 +68,7 @@ class Runtime:
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._ids = itertools.count(self._past.last_event_id + 1)
         self._streams: dict[str, Stream] = {}  # the newest of each node
+        self._incarnations: dict[str, int] = {}  # of the agents that these belong to
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._exit_code: int | None = None
 
@@ -108,14 +109,31 @@ class Runtime:
     # ------------------------------------------------------------ for service.py and main.py: enqueue and answer
 
     def attend(self, hello: Hello) -> Stream:
-        """Returns the stream for an agent that has said Hello; an older stream of the same node ends."""
+        """Returns the stream for an agent that has said Hello; an older stream of the same node ends.
+
+        Of two agents that claim the same node, the one that was started first is told to stop.
+        """
         stream = Stream(hello.node_id)
+        known = self.job.state.roster.nodes.get(hello.node_id)
+        newest = max(self._incarnations.get(hello.node_id, 0), known.session.incarnation if known is not None else 0)
+        if hello.incarnation < newest:
+            self._dismiss(stream)
+            return stream
         older = self._streams.get(hello.node_id)
-        if older is not None:
+        if older is not None and hello.incarnation > newest:
+            self._dismiss(older)
+        elif older is not None:
             older.close()
+        self._incarnations[hello.node_id] = hello.incarnation
         self._streams[hello.node_id] = stream
         self.heard(stream, hello)
         return stream
+
+    def _dismiss(self, stream: Stream) -> None:
+        """Nothing of this agent counts any more; it must end its ranks before they do anything."""
+        reason = f"another agent, started later, is {stream.node_id}"
+        stream.orders.put_nowait(encode_order(Stop(reason=reason, grace_s=0.0)))
+        stream.close()
 
     def heard(self, stream: Stream, message: AgentMessage, number: int = 0) -> None:
         if self._streams.get(stream.node_id) is stream:

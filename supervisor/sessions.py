@@ -28,6 +28,10 @@ class Session:
     heard: int = 0
     unobeyed: list[tuple[int, Order]] = field(default_factory=list)
 
+    @property
+    def incarnation(self) -> int:
+        return self.life[3]
+
     @classmethod
     def begin(cls, hello: Hello) -> "Session":
         return cls(life=_life(hello))

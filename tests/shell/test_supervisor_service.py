@@ -29,12 +29,13 @@ OrderKind = TypeVar("OrderKind", bound=Order)
 class Agent:
     """One agent's stream, played by the test."""
 
-    def __init__(self, channel: grpc.Channel, token: str, node_id: str) -> None:
+    def __init__(self, channel: grpc.Channel, token: str, node_id: str, *, incarnation: int = 0) -> None:
         self._said: queue.Queue[agent_supervisor_pb2.AgentMessage | None] = queue.Queue()
         stub = agent_supervisor_pb2_grpc.SupervisorStub(channel)
         self._orders = stub.Attend(iter(self._said.get, None), metadata=((TOKEN_KEY, token),), timeout=_TIMEOUT_S)
         hint = int(node_id.removeprefix("node"))
-        self.say(messages.Hello(node_id=node_id, hint=hint, host="127.0.0.1", port=1, pid=os.getpid(), generation=0))
+        fields = {"node_id": node_id, "hint": hint, "host": "127.0.0.1", "port": 1, "pid": os.getpid(), "generation": 0}
+        self.say(messages.Hello(**fields, incarnation=incarnation))  # type: ignore[arg-type]
 
     def say(self, message: AgentMessage) -> None:
         self._said.put(convert.encode_agent_message(message))
@@ -108,6 +109,20 @@ def _run(agent: Agent) -> None:
     assert agent.hears(messages.StartRanks).store_port == 9
     progress = messages.RankProgress(rank=0, pid=77, step=-1, commit_step=-1, steps_done=0, exposed_stall_s=0.0)
     agent.say(messages.Beat(generation=1, ranks=(progress,)))
+
+
+def test_of_two_agents_that_claim_one_node_the_older_must_stop(supervisor: Supervisor) -> None:
+    with supervisor.channel() as channel:
+        older = Agent(channel, supervisor.token, "node0", incarnation=5)
+        assert older.hears(messages.OpenStore).generation == 1
+        newer = Agent(channel, supervisor.token, "node0", incarnation=6)
+        assert older.hears(messages.Stop).grace_s == 0.0
+        older.hears_the_end()
+        assert newer.hears(messages.Welcome)
+        again = Agent(channel, supervisor.token, "node0", incarnation=5)  # it was frozen, say, and has not heard of it
+        assert "started later" in again.hears(messages.Stop).reason
+        again.hears_the_end()
+        assert newer.hears(messages.OpenStore).generation >= 1  # the newer one's stream was not touched
 
 
 def test_a_job_from_hello_to_its_summary(supervisor: Supervisor) -> None:
