@@ -111,7 +111,12 @@ class JobConfig:
     injections: tuple[Injection, ...] = ()
 
     @property
+    def fewest_nodes(self) -> int:
+        return self.min_nnodes or self.nnodes
+
+    @property
     def world_size(self) -> int:
+        """Ranks of the whole job; a job with a range of nodes may run with fewer."""
         return self.nnodes * self.nproc_per_node
 
     @property

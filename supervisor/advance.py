@@ -96,6 +96,7 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
 
 def begin_afresh(state: JobState, reason: str, *, now_s: float) -> None:
     """A new generation from nothing: every rank gets a new process once the store is open."""
+    _fit_seats(state)
     if not _fill_seats(state, reason, now_s=now_s):
         return
     roster = state.roster
@@ -138,11 +139,11 @@ def store_opened(state: JobState, opened: StoreOpened, *, now_s: float) -> None:
         state.holders |= {holder.node_id for placement in placements for holder in placement.holders}
         order = StartRanks(
             generation=state.generation,
-            world_size=config.world_size,
+            world_size=len(roster.ranks),
             placements=placements,
             store_host=opened.host,
             store_port=opened.port,
-            master_node_count=config.nnodes,
+            master_node_count=len(roster.seats),
             restart_count=state.restarts,
         )
         state.send(node.node_id, order)
@@ -237,6 +238,25 @@ def send_injections(state: JobState) -> None:
             state.broadcast(armed.order())
 
 
+def _fit_seats(state: JobState) -> None:
+    """A job with a range of nodes has as many seats as there are nodes for it; not a hooked one, whose ranks keep their state."""
+    roster, config = state.roster, state.config
+    present = len(roster.members()) + len(roster.spares())
+    nnodes = max(config.fewest_nodes, min(config.nnodes, present))
+    if not state.hooked and nnodes != len(roster.seats):
+        roster.resize(nnodes)
+        state.note("resized", nnodes=nnodes)
+
+
+def grow(state: JobState, node_id: str, *, now_s: float) -> bool:
+    """Restarts the ranks of a job that runs with fewer nodes than it may, now that one has come. Returns whether it did."""
+    room = len(state.roster.seats) < state.config.nnodes
+    if state.hooked or not room or state.phase not in (Phase.START, Phase.RUN) or any(rank.done for rank in state.roster.ranks):
+        return False
+    begin_afresh(state, f"{node_id} has come", now_s=now_s)
+    return True
+
+
 def _fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
     """Gives each vacant seat a spare. Returns False when the job has ended for want of one; with `wait` seats stay vacant."""
     for node_rank in state.roster.vacancies():
@@ -280,10 +300,10 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
     placements = state.roster.placements(node_id, state.config.replicas)
     order = Assign(
         generation=state.generation,
-        world_size=state.config.world_size,
+        world_size=len(state.roster.ranks),
         placements=tuple(placement for placement in placements if placement.rank in numbers),
         hint_step=max(0, state.commit_step, *(rank.step for rank in state.roster.ranks)),
-        master_node_count=state.config.nnodes,
+        master_node_count=len(state.roster.seats),
         restart_count=state.restarts,
     )
     state.send(node_id, order)

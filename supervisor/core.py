@@ -195,7 +195,7 @@ class Job:
                 state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))
             case Phase.ASSEMBLE:
                 present, config = len(state.roster.live()), state.config
-                if present >= config.nnodes and state.assembled_s is None:
+                if present >= config.fewest_nodes and state.assembled_s is None:
                     state.assembled_s = now_s
                 if present >= config.nnodes + config.spares:
                     advance.start_job(state, now_s=now_s)
@@ -204,7 +204,9 @@ class Job:
                 for armed in state.armed.values():
                     if not armed.spent:
                         state.send(node.node_id, armed.order())
-                if state.attempt is not None and state.roster.vacancies():
+                if advance.grow(state, node.node_id, now_s=now_s):
+                    pass
+                elif state.attempt is not None and state.roster.vacancies():
                     begin = advance.begin_afresh if state.attempt.afresh else advance.begin
                     if state.story is not None:
                         state.story.lap("decide", now_s)

@@ -150,7 +150,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
     match state.phase:
         case Phase.ASSEMBLE:
             del roster.nodes[node_id]
-            if len(roster.live()) < state.config.nnodes:
+            if len(roster.live()) < state.config.fewest_nodes:
                 state.assembled_s = None
         case Phase.END:
             state.quit_if_all_stopped()

@@ -71,6 +71,17 @@ class Roster:
         ranks = [Rank(rank=rank) for rank in range(nnodes * nproc_per_node)]
         return cls(nproc_per_node=nproc_per_node, seats=[None] * nnodes, ranks=ranks)
 
+    def resize(self, nnodes: int) -> None:
+        """The job goes on with so many seats, all ranks anew: members keep their order, and move up into vacant ones."""
+        members = [node.node_id for node in self.members()]
+        assert len(members) <= nnodes
+        for rank in self.ranks:
+            self.retire(rank)
+        self.seats = [None] * nnodes
+        self.ranks = [Rank(rank=rank) for rank in range(nnodes * self.nproc_per_node)]
+        for node_rank, node_id in enumerate(members):
+            self.take_seat(node_rank, node_id)
+
     # ------------------------------------------------------------ nodes
 
     def add(self, hello: Hello) -> Node:

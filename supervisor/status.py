@@ -55,7 +55,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         step=max(state.finished_step, max(steps)),
         commit_step=state.commit_step,
         steps_per_s=pulse.steps_per_s(),
-        world_size=state.config.world_size,
+        world_size=len(state.roster.ranks),
         hooked=state.hooked,
         exposed_stall_s=pulse.exposed_stall_s(),
         nodes=tuple(_node_status(node, state, pulse, now_s) for node in nodes),

@@ -271,7 +271,7 @@ class SimNode:
     def peers_of(self, rank: int) -> tuple[int, ...]:
         """Returns the ranks on other nodes: they all hold the same parameters."""
         mine = {process.member.rank for process in self.processes.values() if process.member is not None}
-        return tuple(other for other in range(self.truth.world_size) if other not in mine and other != rank)
+        return tuple(other for other in range(self.truth.world_size(self.core.generation)) if other not in mine and other != rank)
 
     def other(self, node_id: str) -> "SimNode | None":
         return self.supervisor.nodes.get(node_id)

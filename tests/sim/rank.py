@@ -276,7 +276,7 @@ class SimRank:
         self._await_others(order)
 
     def _await_others(self, order: Reform) -> None:
-        if len(self.truth.groups(order.generation).arrived) < self.truth.world_size:
+        if len(self.truth.groups(order.generation).arrived) < self.truth.world_size(order.generation):
             self._later(0.02, 0.05, self._await_others, order)
         elif self.world.chance(0.01):
             self._act(self._member().recovery_failed(order, "reform", "connection refused"))

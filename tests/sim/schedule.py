@@ -49,6 +49,7 @@ class Run:
             replicas=shape.choice([1, 1, 1, 2]),
             on_exhausted=shape.choice([OnExhausted.WAIT, OnExhausted.WAIT, OnExhausted.ABORT]),
             failure_rules=too_often(shape.choice([1, 3])),
+            min_nnodes=int(seed % 3 == 0),
         )
         self.until = shape.randint(4, 10)
         self.truth = Truth(self.config.world_size, seed)

@@ -9,7 +9,7 @@ from sim.truth import Truth
 from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Reform, Stopped
+from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Reform, StartRanks, Stopped
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.events import Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
@@ -224,6 +224,8 @@ class SimSupervisor:
                 case SendOrder(node_id=node_id, order=order):
                     if isinstance(order, Reform) and order.generation == self.job.state.generation:
                         self._check_plan(order)
+                    if isinstance(order, StartRanks):
+                        self.truth.resized(order.generation, order.world_size)
                     up = self._streams.get(node_id)
                     if up is not None:
                         self.links[up].send(self._numbered(command))

@@ -22,7 +22,7 @@ class Truth:
     """States are known by their content: a number that stands for the whole history of the state (branch and steps)."""
 
     def __init__(self, world_size: int, seed: int) -> None:
-        self.world_size = world_size
+        self._sizes = {0: world_size}  # from which generation on there are so many ranks
         self.seed = seed
         self.generations: dict[int, Groups] = {}
         self.parents: dict[int, int] = {}  # content -> content one step before
@@ -58,6 +58,12 @@ class Truth:
         self.steps[following] = self.steps[content] + 1
         return following
 
+    def world_size(self, generation: int) -> int:
+        return self._sizes[max(since for since in self._sizes if since <= generation)]
+
+    def resized(self, generation: int, world_size: int) -> None:
+        self._sizes[generation] = world_size
+
     def descends(self, content: int, ancestor: int) -> bool:
         while content and content != ancestor:
             content = self.parents.get(content, 0)
@@ -75,7 +81,7 @@ class Truth:
         step = self.steps[content]
         ranks = self.groups(generation).announced.setdefault(step, set())
         ranks.add(rank)
-        if len(ranks) < self.world_size:
+        if len(ranks) < self.world_size(generation):
             return False
         if generation < self.void_before:
             return True

@@ -113,6 +113,54 @@ def test_unhooked_job_uses_its_spare() -> None:
     assert [node for node, _ in scene.took(messages.StartRanks)] == [0, 2]
 
 
+def seats(scene: Scene) -> dict[int, tuple[int, int]]:
+    """Returns the ranks as they were started: rank -> (node, how many ranks there are)."""
+    return {place.rank: (node, order.world_size) for node, order in scene.took(messages.StartRanks) for place in order.placements}
+
+
+def test_with_a_range_of_nodes_an_unhooked_job_goes_on_with_fewer_and_grows_again() -> None:
+    scene = Scene(max_restarts=1, min_nnodes=1, spares=0)
+    scene.start(hooked=False)
+    scene.forget()
+    scene.lose(0)
+    scene.open_store()
+    assert seats(scene) == {0: (1, 2), 1: (1, 2)}
+    assert all(order.master_node_count == 1 for _, order in scene.took(messages.StartRanks))
+    scene.beat(step=NO_STEP, nodes=[1])
+    assert scene.state.phase is Phase.RUN
+    scene.forget()
+    scene.hello(0)
+    scene.open_store()
+    assert seats(scene) == {0: (1, 4), 1: (1, 4), 2: (0, 4), 3: (0, 4)}
+    assert {order.restart_count for _, order in scene.took(messages.StartRanks)} == {1}  # growing counts as no restart
+    for rank in range(4):
+        scene.exits(rank, 0)
+    assert scene.end().exit_code == 0
+
+
+def test_a_job_with_a_range_of_nodes_takes_a_spare_first_and_waits_below_the_least() -> None:
+    scene = Scene(max_restarts=9, min_nnodes=1)
+    scene.start(hooked=False)
+    scene.forget()
+    scene.lose(1)
+    scene.open_store()
+    assert seats(scene) == {0: (0, 4), 1: (0, 4), 2: (2, 4), 3: (2, 4)}
+    scene.forget()
+    scene.lose(0)
+    scene.lose(2)
+    assert scene.state.roster.vacancies() == [0]
+    scene.hello(1)
+    scene.open_store()
+    assert seats(scene)[0] == (1, 2)
+
+
+def test_a_hooked_job_keeps_its_size() -> None:
+    scene = Scene(min_nnodes=1, spares=0)
+    scene.start()
+    scene.lose(1)
+    assert scene.state.roster.vacancies() == [1]
+
+
 def test_unhooked_job_is_done_when_all_ranks_exit_with_0() -> None:
     scene = Scene()
     scene.start(hooked=False)
