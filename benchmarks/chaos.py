@@ -30,8 +30,12 @@ from deadpool.proto.messages import NO_STEP, JobStatus
 
 NNODES, RANKS_PER_NODE, SPARES = 2, 2, 1
 RANKS = range(NNODES * RANKS_PER_NODE)
-SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "0")
+SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "1000")
 HANG_TIMEOUT_S = 6.0
+RULES = "".join(  # no node is given up, however often its processes are killed
+    f'[[rule]]\nname = "{name}"\nclass = "permanent"\nevent = ["exit", "signal", "hang", "late"]\nfailures_on_node = 1000\n'
+    for name in ("hangs-again", "too-often")
+)
 APART_STEPS = 3  # commits between two failures that each take copies of the state away
 LIMIT_S = 60.0  # for one failure to strike and pass, before something is wrong
 POLL_S = 0.05
@@ -71,6 +75,7 @@ class Chaos:
         self.copies = dict(TAKES_COPIES) | ({"partition-node": 3} if netns else {})
         self.strikes: list[Strike] = []
         self.broken: list[tuple[str, int]] = []  # (repair, node) that is due once the job runs again
+        self.error_step = NO_STEP - 1
         self.safe_step = 0  # from this commit on copies may be taken away again
 
     def run(self, every_steps: int) -> None:
@@ -105,6 +110,8 @@ class Chaos:
 
     def strike(self, status: JobStatus) -> None:
         kinds = dict(TAKES_NONE)
+        if status.step <= self.error_step + 1:  # the same error again in the same step would rightly end the job
+            del kinds["raise-rank"], kinds["oom-rank"]
         if status.phase == "run" and status.commit_step >= self.safe_step and not self.broken:
             kinds |= self.copies
         kind = self.random.choices(list(kinds), list(kinds.values()))[0]
@@ -117,6 +124,8 @@ class Chaos:
         if not self.inject(kind, target):
             return
         self.strikes.append(Strike(kind=kind, target=target, at_step=status.step, during_recovery=status.phase == "recover"))
+        if kind in ("raise-rank", "oom-rank"):
+            self.error_step = status.step
         if kind in self.copies:
             self.safe_step = status.step + APART_STEPS + 1
         if kind in REPAIRS:
@@ -128,14 +137,14 @@ class Chaos:
         try:
             with client.connected(self.folder) as supervisor:
                 return supervisor.status()
-        except DeadpoolError:  # it is being replaced
+        except (DeadpoolError, OSError):  # it does not listen yet, or is being replaced
             return None
 
     def inject(self, kind: str, target: int) -> bool:
         try:
             with client.connected(self.folder) as supervisor:
                 supervisor.inject(kind, target, NO_STEP)
-        except DeadpoolError as error:
+        except (DeadpoolError, OSError) as error:
             print(f"chaos: {kind} {target}: {error}", file=sys.stderr, flush=True)
             return kind == "kill-supervisor"  # it cannot answer any more
         return True
@@ -166,10 +175,13 @@ def measure(strikes: Sequence[Strike], events: Sequence[dict[str, Any]]) -> None
 
 
 def launch(folder: Path, runtime: Path, steps: int, *, netns: bool) -> Launched:
+    folder.mkdir(parents=True)
+    rules = folder / "rules.toml"
+    rules.write_text(RULES)
     command = [
         sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", str(NNODES), "--nproc-per-node",
         str(RANKS_PER_NODE), "--spares", str(SPARES), "--job-id", "chaos", "--log-dir", str(folder / "logs"),
-        "--summary-json", str(folder / "summary.json"), "--hang-timeout", str(HANG_TIMEOUT_S), "--max-transient", "1000",
+        "--summary-json", str(folder / "summary.json"), "--hang-timeout", str(HANG_TIMEOUT_S), "--failure-rules", str(rules),
         "--max-recoveries-without-progress", "50", *(["--netns"] if netns else []),
         str(SCRIPT), "--steps", str(steps), "--parallel", "zero", "--loss-log", str(folder / "losses"),
         "--digest", str(folder / "digest"), *SMALL,

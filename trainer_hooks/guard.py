@@ -336,6 +336,8 @@ class Guard:
             state, restored = self._restore(plan, source)
         except (DeadpoolError, RuntimeError, OSError) as error:
             log.warning("generation %d: %s failed: %s", plan.generation, phase, error)
+            if phase == "restore":
+                self._groups.break_generation(plan.generation, str(error))  # they are open already, and will not be used
             bad_copies = error.copies if isinstance(error, BadCopiesError) else ()
             with session.changed:
                 session.carry_out(member.recovery_failed(plan, phase, str(error), bad_copies))

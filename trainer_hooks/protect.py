@@ -155,7 +155,7 @@ class Protector:
         try:
             while (boundary := self._take()) is not None:
                 try:
-                    slot = self._slots.find(boundary.state) or self._copy(boundary)
+                    slot = self._slots.find_whole(boundary.state) or self._copy(boundary)
                 finally:
                     boundary.settle()
                 if slot is None:

@@ -3,6 +3,7 @@
 The step is entered at optimizer.step, the one place in the script's step that is ours.
 """
 
+import os
 import resource
 import threading
 import time
@@ -35,7 +36,7 @@ class Strikes:
         while self._waiting:
             match self._waiting.popleft():
                 case "raise-rank":
-                    raise RuntimeError("injected: raise-rank")
+                    raise RuntimeError(f"injected: raise-rank in process {os.getpid()}")
                 case "oom-rank":
                     _run_out_of_memory()
                 case "hang-rank":

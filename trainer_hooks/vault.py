@@ -1,5 +1,6 @@
 """A rank's own two slots in its node's vault: which may be written, what lies in them, and tensors over their memory."""
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,8 @@ from deadpool.proto.vault_layout import (
     slot_path,
 )
 from deadpool.trainer_hooks.engine import Engine
+
+log = logging.getLogger(__name__)
 
 _META_FLOOR_BYTES = 16 << 10
 
@@ -90,6 +93,19 @@ class OwnSlots:
         )
         self._files[index].seal(header, raw)
         return OpenSlot(self._files[index])
+
+    def find_whole(self, state: StateId) -> "OpenSlot | None":
+        """Returns the sealed slot of that state, every byte of it verified; one that fails is made unusable."""
+        slot = self.find(state)
+        try:
+            if slot is not None:
+                for index in range(len(slot.tables.layout.items)):
+                    slot.item(index)
+        except SnapshotError as error:
+            log.warning("%s: the state is copied again", error)
+            self.discard(state)
+            return None
+        return slot
 
     def discard(self, state: StateId) -> None:
         """Makes the slot of a state that fails its checksums unusable."""

@@ -103,6 +103,17 @@ def test_a_damaged_item_is_never_restored_and_its_slot_is_given_up(tmp_path: Pat
     assert slots.find(state) is None
 
 
+def test_a_sealed_slot_is_taken_for_the_state_only_if_it_is_whole(tmp_path: Path) -> None:
+    """A survivor that goes back to the state which it holds would else replicate and commit the bad copy."""
+    training, state = Training(), StateId(generation=1, step=0)
+    slots = save(training, tmp_path, state)
+    slot = slots.find_whole(state)
+    assert slot is not None
+    slot.data[5] ^= 1
+    assert slots.find_whole(state) is None
+    assert slots.held() == [None, None]
+
+
 def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:
     slots = save(Training(), tmp_path, StateId(generation=1, step=0))
     with pytest.raises(SnapshotError, match=r"another model|the model"):

@@ -1,0 +1,102 @@
+"""The kinds of failure that memory survives, in a few jobs that end as the unbroken one; what it cannot survive ends clearly."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from operator import sub
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.test_recovery import Training, finished, start
+from launching import Job, Launcher, launching, until
+
+pytestmark = pytest.mark.e2e
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    with launching(tmp_path_factory.mktemp("unbroken")) as launcher:
+        yield finished(start(launcher, "zero", steps=STEPS))
+
+
+def inject(*texts: str) -> tuple[str, ...]:
+    return tuple(word for text in texts for word in ("--inject", text))
+
+
+def test_errors_broken_connections_and_a_frozen_node(launcher: Launcher, reference: Training) -> None:
+    faults = inject("oom-rank:1@6", "lose-network-briefly:2@12", "raise-rank:3@18", "freeze-node:0@26")
+    job = start(launcher, "zero", *faults, steps=STEPS)
+    broken = finished(job)
+    broken.assert_same_as(reference)
+    recoveries = broken.summary["recoveries"]
+    assert [recovery["class"] for recovery in recoveries] == ["transient", "transient", "transient", "permanent"]
+    assert [recovery["ranks"] for recovery in recoveries] == [[1], [], [3], [0, 1]]
+    assert broken.summary["committed_steps_lost"] == 0
+
+
+def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: Training) -> None:
+    """Rank 1's own snapshot is bad: its replica is used. Later rank 3's replicas are bad, and the node of rank 3 dies after them.
+
+    By then both of its replicas are good again, or the job goes back to what is good: never to a bad copy.
+    """
+    faults = inject("corrupt-snapshot:1@8", "kill-rank:1@8", "corrupt-replica:3@20", "kill-node:1@24")
+    job = start(launcher, "zero", *faults, steps=STEPS)
+    broken = finished(job)
+    broken.assert_same_as(reference)
+    bad = [(event["kind"], event["rank"]) for event in job.events() if event["event"] == "bad_copy"]
+    assert ("snapshot", 1) in bad, bad
+    assert broken.summary["committed_steps_lost"] == 0
+
+
+def test_owner_and_holder_lost_at_once_end_the_job_with_the_ranks_whose_state_is_gone(launcher: Launcher) -> None:
+    job = start(launcher, "zero", *inject("kill-node:0@8", "kill-node:1@8"), steps=STEPS)
+    outcome = job.wait()
+    assert outcome.exit_code == 1
+    assert "was committed, but there is no source of step" in outcome.err, outcome.err
+    assert "for rank" in outcome.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_node_that_is_cut_off_is_replaced_and_comes_back_as_a_spare(launcher: Launcher, reference: Training) -> None:
+    job = start(launcher, "zero", "--netns", *inject("partition-node:1@8", "heal-node:1@16"), steps=STEPS)
+    broken = finished(job)
+    broken.assert_same_as(reference)
+    assert [recovery["ranks"] for recovery in broken.summary["recoveries"]] == [[2, 3]]
+    assert broken.summary["recoveries"][0]["survivors_kept_processes"]
+    assert not [name for name in os.listdir("/sys/class/net") if name.startswith(f"dp{job.process.pid}")]
+
+
+def test_no_recovery_leaves_anything_behind(launcher: Launcher) -> None:
+    """Six recoveries: agents and surviving ranks hold no more descriptors, threads and processes than after the second."""
+    rules = launcher.folder / "rules.toml"
+    rules.write_text('[[rule]]\nname = "too-often"\nclass = "permanent"\nevent = "signal"\nfailures_on_node = 99\n')
+    faults = inject(*(f"kill-rank:3@{step}" for step in range(6, 42, 6)))
+    job = start(launcher, "zero", *faults, "--failure-rules", str(rules), steps=160)
+
+    def recoveries() -> int:
+        return sum(event["event"] == "recovered" for event in job.events())
+
+    until(lambda: recoveries() >= 2, 90, "two recoveries")
+    before = held(job)
+    until(lambda: recoveries() >= 6, 90, "six recoveries")
+    vaults = {path.name for path in Path("/dev/shm").glob(f"deadpool-{job.job_id}-*/*")}
+    assert len(vaults) == len(set(vaults)) <= 3 * (1 + 2 * (2 + 2 + 1)), vaults  # lock; two slots of each; a record
+    until(lambda: not grown(before, held(job)), 20, f"what is held is as before: {grown(before, held(job))}")
+    finished(job)
+
+
+def held(job: Job) -> dict[int, tuple[int, int]]:
+    """Returns (descriptors, threads) of each process of the job."""
+    found = {}
+    for pid in job.pids():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[pid] = len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
+    return found
+
+
+def grown(before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]) -> dict[int, Any]:
+    """Returns what has more than before: four recoveries that leave one thing each stand out from what comes and goes."""
+    more = {pid: (before[pid], now[pid]) for pid in before.keys() & now.keys() if max(map(sub, now[pid], before[pid])) > 3}
+    return more | ({0: (len(before), len(now))} if len(now) > len(before) + 1 else {})
