@@ -49,6 +49,7 @@ class LineFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.truncate(self._bytes)  # no half line stays, to be glued to the next
+                self._file.seek(self._bytes)
             if not self.trouble:
                 print(f"deadpool: {self.path}: {error}; the job goes on, its lines wait", file=sys.stderr, flush=True)
             self.trouble = str(error)

@@ -68,21 +68,21 @@ def goes_on(node: "Node", hello: Hello) -> bool:
 def resume(state: "JobState", node: "Node", hello: Hello, *, now_s: float) -> None:
     """The agent is back; what has happened meanwhile reaches both sides."""
     session = node.session
-    if hello.obeyed > session.sent or hello.generation > state.generation:
-        reason = (
-            f"the journal is behind the job: {node.node_id} has obeyed order {hello.obeyed} of generation {hello.generation}, "
-            f"the journal knows {session.sent} and {state.generation}"
-        )
-        session.sent = max(session.sent, hello.obeyed)
-        state.generation = max(state.generation, hello.generation)
-        if state.exit_code is None:
-            state.end(1, reason, now_s=now_s)
-    session.obeyed(hello.obeyed)
     state.note("agent_back", node=node.node_id)
+    behind = hello.obeyed > session.sent or hello.generation > state.generation
     welcome = Welcome(
         config_json=state.config_json, generation=hello.generation, term=state.term, resumed=True, heard=session.heard
     )
     state.send(node.node_id, welcome)
+    if behind and state.exit_code is None:
+        reason = (
+            f"the journal is behind the job: {node.node_id} has obeyed order {hello.obeyed} of generation {hello.generation}, "
+            f"the journal knows {session.sent} and {state.generation}"
+        )
+        session.sent, session.unobeyed = max(session.sent, hello.obeyed), []
+        state.end(1, reason, now_s=now_s)
+        return
+    session.obeyed(hello.obeyed)
     for number, order in session.unobeyed:
         state.outbox.append(SendOrder(cause=state.cause, node_id=node.node_id, order=order, number=number))
 
