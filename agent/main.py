@@ -7,11 +7,13 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
 from deadpool.agent.runtime import Node, NodeArguments
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.job_dir import jobs_dir
 from deadpool.proto.secret import read_private
 
 _PR_SET_PDEATHSIG = 1
@@ -32,13 +34,14 @@ def main() -> None:
         if _parent_is_gone(parent):
             sys.exit(f"deadpool-agent[{arguments.node_id}]: the process that started it is gone")
     try:
+        job_dir = arguments.job_dir.absolute() if arguments.job is None else _job_dir(arguments.job)
         node = NodeArguments(
-            job_dir=arguments.job_dir.absolute(),
+            job_dir=job_dir,
             node_id=arguments.node_id,
             hint=arguments.hint,
             host=arguments.host,
             supervisor=arguments.supervisor,
-            token=read_private(arguments.job_dir / "token"),
+            token=read_private(job_dir / "token"),
             journal=arguments.journal,
             for_supervisor=tuple(json.loads(arguments.for_supervisor)),
         )
@@ -66,8 +69,11 @@ async def _run(arguments: NodeArguments, parent: int | None) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="deadpool-agent", description="Runs one node's part of a job.")
-    parser.add_argument("--job-dir", type=Path, required=True, help="the job's folder, with its token")
-    parser.add_argument("--node-id", required=True)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--job", metavar="JOB", help="a job of yours that runs on this machine: this node joins its pool")
+    which.add_argument("--job-dir", type=Path, help="the job's folder, with its token")
+    own_name = f"{socket.gethostname().partition('.')[0][:24]}-{os.getpid()}"
+    parser.add_argument("--node-id", default=own_name, help="the node's name (default: the host's, with a number)")
     parser.add_argument("--hint", type=int, default=-1, help="the node's index at launch")
     parser.add_argument("--host", default="127.0.0.1", help="the address at which other nodes reach this one")
     parser.add_argument("--supervisor", metavar="HOST:PORT", help="instead of DIR/endpoint.json")
@@ -82,6 +88,14 @@ def _arguments() -> argparse.Namespace:
         help="end when the parent (of that pid) ends, even if it is gone already",
     )
     return parser.parse_args()
+
+
+def _job_dir(job: str) -> Path:
+    folder = jobs_dir() / job
+    if job != Path(job).name or not (folder / "endpoint.json").exists():
+        running = sorted(path.parent.name for path in jobs_dir().glob("*/endpoint.json"))
+        raise ConfigError(f"--job {job}: no such job runs here; running: {', '.join(running) or 'none'} (in {jobs_dir()})")
+    return folder
 
 
 def _parent_is_gone(parent: int) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.job_dir import jobs_dir
 from deadpool.proto.secret import make_token, read_private, write_private
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
@@ -34,9 +35,7 @@ class Endpoint:
 
 def runtime_folder() -> Path:
     """Returns the user's folder for running jobs, made if need be; ConfigError when someone else could get at it."""
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    usable = base and os.access(base, os.W_OK | os.X_OK)
-    folder = Path(base, "deadpool") if usable else Path(f"/tmp/deadpool-{os.getuid()}")
+    folder = jobs_dir()
     folder.mkdir(mode=0o700, exist_ok=True)
     stat = folder.lstat()
     if not folder.is_dir() or folder.is_symlink() or stat.st_uid != os.getuid() or stat.st_mode & 0o077:

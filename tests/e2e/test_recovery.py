@@ -108,6 +108,22 @@ def test_a_failure_asked_for_while_the_job_runs(launcher: Launcher, reference: T
     assert names.index("injected") < len(names) - 1, names
 
 
+@pytest.mark.parametrize("parallel", ["zero"])
+def test_a_frozen_node_is_replaced_and_comes_back_as_a_spare(launcher: Launcher, reference: Training, parallel: str) -> None:
+    """Frozen: no connection breaks, only silence tells. Thawed: its ranks are of a generation that is over."""
+    frozen = ("--heartbeat-timeout", "1.5", "--inject", "freeze-node:1@8", "--inject", "kill-node:0@20")
+    job = start(launcher, parallel, *frozen)
+    until(lambda: "waiting_for_node" in [event["event"] for event in job.events()], 60, "both are lost, the one spare is used")
+    assert job.ask("inject", "thaw-node", "1").returncode == 0
+    broken = finished(job)
+    broken.assert_same_as(reference)
+    first, second = broken.summary["recoveries"]
+    assert "silent" in first["cause"]
+    assert (first["spare"], second["spare"]) == ("node2", "node1")
+    assert broken.summary["committed_steps_lost"] == 0
+    print(f"frozen node replaced in {first['total_s']:.2f} s: {first['phases_s']}")
+
+
 def lines(job: Job) -> list[str]:
     path = job.folder / "losses"
     return path.read_text().splitlines() if path.exists() else []
