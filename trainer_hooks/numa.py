@@ -2,8 +2,16 @@
 
 import os
 import sys
+from collections.abc import Mapping
 
 _MODE = "DEADPOOL_NUMA_BINDING"
+
+
+def own_local_rank(environment: Mapping[str, str]) -> str:
+    """Returns this rank's number on its node, also where LOCAL_RANK says 0 (--virtual-local-rank); "" for a stand-in."""
+    if "RANK" not in environment:
+        return ""
+    return str(int(environment["RANK"]) % int(environment["LOCAL_WORLD_SIZE"]))
 
 
 def bind_to_cpus(local_rank: str) -> None:

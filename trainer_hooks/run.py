@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from deadpool.proto.errors import ConfigError
 from deadpool.trainer_hooks.engine import engine_for
 from deadpool.trainer_hooks.guard import Attempt, Guard
-from deadpool.trainer_hooks.numa import bind_to_cpus
+from deadpool.trainer_hooks.numa import bind_to_cpus, own_local_rank
 from deadpool.trainer_hooks.protect import Counters
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state import Stateful, TrainingState
@@ -134,7 +134,7 @@ def _join_job(timeout: timedelta | None) -> Run:
     )
     environment.update(session.role.environment)
     if environment.pop(_STANDIN, None) is not None:
-        bind_to_cpus(environment["LOCAL_RANK"])
+        bind_to_cpus(own_local_rank(environment))
     if torch.cuda.is_available():
         torch.cuda.set_device(int(environment["LOCAL_RANK"]))  # 0 with --virtual-local-rank
     session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout)

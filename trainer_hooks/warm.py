@@ -17,7 +17,7 @@ from deadpool.proto import warm_wire
 from deadpool.proto.config import Entry
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.warm_wire import Fork, Forked, ForkKind, Ready
-from deadpool.trainer_hooks.numa import bind_to_cpus
+from deadpool.trainer_hooks.numa import bind_to_cpus, own_local_rank
 from deadpool.trainer_hooks.warm_imports import import_ahead, torch_missing
 from deadpool.trainer_hooks.warm_script import Command
 from deadpool.trainer_hooks.warm_store import serve_stores
@@ -48,8 +48,9 @@ def main() -> None:
     if order.kind is ForkKind.STORE:
         serve_stores(socket.socket(fileno=fds[2]))
     else:
-        bind_to_cpus(os.environ.get("LOCAL_RANK", ""))
-        command.for_rank(os.environ.get("LOCAL_RANK", "")).run()
+        local_rank = own_local_rank(os.environ)
+        bind_to_cpus(local_rank)
+        command.for_rank(local_rank).run()
 
 
 def _arguments() -> argparse.Namespace:
