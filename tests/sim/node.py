@@ -257,8 +257,12 @@ class SimNode:
         return self.vault.setdefault((kind, rank), [None, None])
 
     def sealed_content(self, kind: SlotKind, rank: int, state: StateId) -> int | None:
-        """Returns the content of that sealed state; None when this node does not hold it (any more)."""
+        """Returns the content of that sealed state; None when this node does not hold it (any more), or its copy is bad."""
         slots = self.slots(kind, rank) if self.alive else []
+        for index, slot in enumerate(slots):
+            if slot is not None and slot.state == state and slot.bad:
+                slots[index] = None
+                return None
         return next((slot.content for slot in slots if slot is not None and slot.state == state), None)
 
     def _slots(self) -> Iterator[Slot]:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealed slot's content."""
+    """A sealed slot's content. `bad`: its bytes have changed since; whoever reads it finds that out."""
 
     state: StateId
     content: int
     peers: tuple[int, ...] = ()
+    bad: bool = False
 
 
 Slots = list[Sealed | None]  # two; None: empty or torn
@@ -319,7 +320,8 @@ class SimRank:
                 holder = self.node.other(source.endpoint.node_id)
                 content = None if holder is None else holder.sealed_content(SlotKind.REPLICA, member.rank, state)
                 peers = {self._peer_content(peer, order.resume_step) for peer in source.peers}
-                self.truth.check(peers <= {content, None}, f"rank {member.rank}: peers {source.peers} are of another branch")
+                whole = content is None or peers <= {content, None}
+                self.truth.check(whole, f"rank {member.rank}: peers {source.peers} are of another branch")
                 return content if content in peers or not source.peers else None
 
     def _peer_content(self, peer: messages.Peer, step: int) -> int | None:

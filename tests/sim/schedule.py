@@ -103,6 +103,7 @@ class Run:
             self._hiccup,
             self._freeze,
             self._suspend,
+            self._corrupt,
             self._kill_supervisor,
             self._kill_supervisor,
         ]
@@ -164,6 +165,16 @@ class Run:
     def _kill_supervisor(self) -> None:
         self._log("kill the supervisor")
         self.supervisor.kill()
+
+    def _corrupt(self) -> None:
+        """Every copy of one rank's state in one vault goes bad: as if that vault were lost, should it be needed."""
+        for node in self._any_node():
+            held = [slots for slots in node.vault.values() if any(slots)]
+            if node.alive and held:
+                slots = self.world.random.choice(held)
+                self._log(f"corrupt {slots} on {node.node_id}")
+                slots[:] = [replace(slot, bad=True) if slot is not None else None for slot in slots]
+                self.truth.lost(node.node_id)
 
     def _any_node(self) -> list[SimNode]:
         """Returns one node, none when there is none yet."""
