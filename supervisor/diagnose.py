@@ -7,6 +7,7 @@ from deadpool.proto.config import OnExhausted
 from deadpool.proto.faults import Target
 from deadpool.proto.messages import KillRanks
 from deadpool.supervisor import advance
+from deadpool.supervisor.blame import blamed
 from deadpool.supervisor.classify import ErrorMark, Facts, FailureClass, Past, What, classify, error_mark
 from deadpool.supervisor.injections import struck_at
 from deadpool.supervisor.inquiry import conclude, open_inquiry
@@ -17,7 +18,8 @@ from deadpool.supervisor.state import Hiccup, JobState, Phase
 
 
 def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken, now_s: float) -> None:
-    state.note("collective_failed", rank=broken.rank, node=node_id, error=broken.error)
+    blames = blamed(broken.error, node_id, state.roster.live())
+    state.note("collective_failed", rank=broken.rank, node=node_id, blames=blames, error=broken.error)
     if state.hiccup is None:
         deadline_s = now_s + state.config.hiccup_grace_s
         state.hiccup = Hiccup(node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s)
@@ -26,7 +28,8 @@ def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken
 def hiccup_expired(state: JobState, now_s: float) -> None:
     hiccup = state.hiccup
     assert hiccup is not None
-    cause = f"a collective failed on rank {hiccup.rank} and nobody died: {hiccup.error}"
+    peer = blamed(hiccup.error, hiccup.node_id, state.roster.live())
+    cause = f"a collective failed on rank {hiccup.rank} and nobody died{f' (it blames {peer})' if peer else ''}: {hiccup.error}"
     failure = Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=hiccup.node_id, at_s=hiccup.at_s)
     if state.hooked:
         failed(state, failure, now_s)
