@@ -6,6 +6,7 @@ out in order, and every started process is reported exactly once as exited, what
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from signal import SIGTERM
 from typing import assert_never
 
 from deadpool.agent.environment import STANDIN
@@ -140,7 +141,7 @@ class NodeCore:
                 for injection_id in self.injections.take_due(heads, now_ns):
                     yield Report(message=InjectionDue(injection_id=injection_id, at_ns=now_ns))
             case StopRequested(reason=reason, grace_s=grace_s):
-                yield from self._end(reason, grace_s)
+                yield from self._end(reason, grace_s, SIGTERM)
             case _:
                 assert_never(event)
 
@@ -182,8 +183,8 @@ class NodeCore:
                 self._note_injection(order)
             case messages.InjectionAck(injection_id=injection_id):
                 yield from self._strike(self.injections.acknowledged(injection_id))
-            case messages.Stop(reason=reason, grace_s=grace_s):
-                yield from self._end(reason, grace_s)
+            case messages.Stop(reason=reason, grace_s=grace_s, signal_number=signal_number):
+                yield from self._end(reason, grace_s, signal_number)
             case _:
                 assert_never(order)
 
@@ -385,12 +386,12 @@ class NodeCore:
             case _:
                 pass  # the launcher or the supervisor itself: this node has only said when
 
-    def _end(self, reason: str, grace_s: float) -> Iterator[Command]:
+    def _end(self, reason: str, grace_s: float, signal_number: int) -> Iterator[Command]:
         if not self._ending:
             self._ending = True
             for process in self.processes.values():
                 process.killed |= process.rank is None
-            yield EndNode(reason=reason, grace_s=grace_s)
+            yield EndNode(reason=reason, grace_s=grace_s, signal_number=signal_number)
 
     def _refusal(self) -> Report:
         return Report(message=LaunchFailed(generation=self.generation, reason=self._problem))

@@ -180,10 +180,11 @@ class StrikeHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndNode:
-    """End all processes, remove the vault, report Stopped, exit."""
+    """End all processes, by this signal first, remove the vault, report Stopped, exit."""
 
     reason: str
     grace_s: float
+    signal_number: int
 
 
 Command = (

@@ -169,11 +169,11 @@ class Processes:
         self._changed.set()
         self._on_exited(number, ended)
 
-    async def end_all(self, grace_s: float) -> None:
-        """SIGTERM to all, SIGKILL to those that are left after the grace; returns when all have ended."""
-        for signal_number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
+    async def end_all(self, grace_s: float, signal_number: int) -> None:
+        """The signal to all, SIGKILL to those that are left after the grace; returns when all have ended."""
+        for sent, timeout_s in ((signal_number, grace_s), (int(signal.SIGKILL), _KILL_S)):
             for number in list(self._processes):
-                self.kill(number, signal_number)
+                self.kill(number, sent)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     while self._processes or self._burials:

@@ -47,6 +47,7 @@ from deadpool.proto.messages import (
     Stopped,
     VaultReport,
 )
+from deadpool.proto.stacks import stacks_path
 
 _log = logging.getLogger(__name__)
 _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
@@ -202,9 +203,9 @@ class Node:
             case events.Tell(process=process, order=order):
                 if process in self._orders:
                     self._orders[process].put_nowait(order)
-            case events.EndNode(reason=reason, grace_s=grace_s):
+            case events.EndNode(reason=reason, grace_s=grace_s, signal_number=signal_number):
                 _log.info("stopping: %s", reason)
-                self._ending = asyncio.create_task(self._end(grace_s))
+                self._ending = asyncio.create_task(self._end(grace_s, signal_number))
             case _ if self._machinery is not None:
                 self._act(command, self._machinery)
             case _:
@@ -274,9 +275,9 @@ class Node:
         warm.start()
         self._beat_and_repeat()
 
-    async def _end(self, grace_s: float) -> None:
+    async def _end(self, grace_s: float, signal_number: int) -> None:
         if self._machinery is not None:
-            await self._machinery.processes.end_all(grace_s)
+            await self._machinery.processes.end_all(grace_s, signal_number)
         self._remove()
         self._link.send(Stopped())
         self._finish()
@@ -344,6 +345,7 @@ class Node:
         if playing.rank is not None:
             head = self._machinery.records.head(playing.rank, playing.pid)
             step, commit_step = head.step, head.commit_step
+            stacks_path(self._machinery.vault.folder, playing.pid).unlink(missing_ok=True)
         elif exit.exit_code and not playing.killed:
             _log.warning("a stand-in ended with %d before it had a rank:\n%s", exit.exit_code, exit.error or exit.log_tail)
         self.dispatch(

@@ -19,11 +19,11 @@ from deadpool.cli.netns import Networks, open_networks
 from deadpool.cli.processes import Children, become_subreaper, module_command, vault_folder
 from deadpool.cli.progress import Progress, describe
 from deadpool.cli.restarts import Restarts
-from deadpool.proto.config import JobConfig
+from deadpool.proto.config import JobConfig, stop_signals
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, read_outcome
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm's before SIGTERM: no impatience
 _SUPERVISOR = "supervisor"
 _USAGE = 2  # exit code of a process whose configuration cannot be used
 _START_TIMEOUT_S = 60.0
@@ -46,6 +46,7 @@ class StandaloneJob:
         self._frozen: set[str] = set()
         self._to_boot: set[str] = set()
         self._for_agents: list[str] = []  # further arguments of them
+        self._stop_signals = stop_signals(config)
         self._signals: list[int] = []  # in order of arrival
         self._dead_nodes: list[str] = []  # their vaults are removed once nothing of them runs
         self._exit_code: int | None = None  # the supervisor's, once it has ended
@@ -133,7 +134,7 @@ class StandaloneJob:
             for node_id in self._node_ids:
                 self._children.signal(node_id, signal.SIGTERM)
         else:
-            self._children.signal(_SUPERVISOR, signal.SIGTERM)
+            self._children.signal(_SUPERVISOR, self._signals[0] if self._signals else signal.SIGTERM)
 
     def _alone_until_s(self, now_s: float) -> float:
         """A new supervisor has to find out first that nobody comes back."""
@@ -176,8 +177,8 @@ class StandaloneJob:
         if not select.select([self._wake_fd], [], [], timeout_s)[0]:
             return
         numbers = os.read(self._wake_fd, 4096)
-        self._signals += [number for number in numbers if number in _STOP_SIGNALS]
-        self._patient = self._patient and len(self._signals) < 2
+        self._signals += [number for number in numbers if number in self._stop_signals]
+        self._patient = self._patient and sum(number not in _WARNINGS for number in self._signals) < 2
         if signal.SIGCHLD in numbers:
             for name, exit_code in self._children.reap():
                 self._ended(name, exit_code)
@@ -248,7 +249,7 @@ class StandaloneJob:
     def _signals_noted(self) -> Iterator[None]:
         """Inside, signals wake `_wait` up and do nothing else. One that was ignored (nohup) stays ignored."""
         self._wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        noted = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN] + [signal.SIGCHLD]
+        noted = [number for number in self._stop_signals if signal.getsignal(number) != signal.SIG_IGN] + [signal.SIGCHLD]
         before = {number: signal.signal(number, lambda *_: None) for number in noted}
         previous_fd = signal.set_wakeup_fd(write_fd)
         try:

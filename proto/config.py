@@ -4,10 +4,13 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from signal import Signals
 
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP
+
+_ALWAYS_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 class Entry(StrEnum):
@@ -122,6 +125,12 @@ class JobConfig:
     @property
     def beat_interval_s(self) -> float:
         return self.heartbeat_interval_s or min(1.0, self.heartbeat_timeout_s / 3)
+
+
+def stop_signals(config: JobConfig) -> tuple[Signals, ...]:
+    """Returns the signals that end the job: those that are always handled, and those that were asked for."""
+    names = dict.fromkeys((*_ALWAYS_HANDLED, *(name.strip() for name in config.signals.split(","))))
+    return tuple(Signals[name] for name in names)
 
 
 def to_json(config: JobConfig) -> str:

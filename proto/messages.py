@@ -9,6 +9,7 @@ A message that belongs to a generation carries it; a receiver drops what is olde
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from signal import SIGTERM
 
 NO_STEP = -1  # wherever a step is expected and there is none
 
@@ -491,10 +492,11 @@ class InjectionAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End all processes (SIGTERM, after `grace_s` SIGKILL), remove the vault, answer Stopped, exit."""
+    """End all processes (by `signal_number`, after `grace_s` by SIGKILL), remove the vault, answer Stopped, exit."""
 
     reason: str
     grace_s: float
+    signal_number: int = SIGTERM
 
 
 # ---------------------------------------------------------------- rank <-> agent only

@@ -10,7 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from deadpool.proto.config import JobConfig, from_json
+from deadpool.proto.config import JobConfig, from_json, stop_signals
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.secret import read_private, write_private
 from deadpool.proto.terms import (
@@ -33,7 +33,6 @@ from deadpool.supervisor.takeover import read_past
 
 _PR_SET_PDEATHSIG = 1
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
-_EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
 def main() -> None:
@@ -93,8 +92,8 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
         term=term,
         is_over=lambda: is_superseded(folder, term),
     )
-    for number, exit_code in _EXIT_CODES.items():
-        asyncio.get_running_loop().add_signal_handler(number, runtime.stop, f"{number.name} received", exit_code)
+    for number in stop_signals(config):
+        asyncio.get_running_loop().add_signal_handler(number, runtime.stop, f"{number.name} received", 128 + number)
     host, port = arguments.host, arguments.port
     try:
         server, bound = await serve(runtime, token=token, host=host, port=port)

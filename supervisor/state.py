@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
@@ -13,6 +14,7 @@ from deadpool.supervisor.membership import Roster
 from deadpool.supervisor.plan import Sent
 from deadpool.supervisor.recovery import Attempt, Story
 
+_OF_SIGNALS = 128  # exit codes above it name the signal that ended the job
 STOP_MARGIN_S = 10.0  # an agent that has not said Stopped this long after its grace is given up
 
 
@@ -144,7 +146,8 @@ class JobState:
         self.end_deadline_s = now_s + self.config.stop_grace_s + STOP_MARGIN_S
         self.note("job_ended", exit_code=exit_code, reason=reason)
         self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=self.root_cause))
-        self.broadcast(Stop(reason=reason, grace_s=self.config.stop_grace_s))
+        by_signal = exit_code - _OF_SIGNALS if exit_code > _OF_SIGNALS else SIGTERM  # ranks get the one that the launcher got
+        self.broadcast(Stop(reason=reason, grace_s=self.config.stop_grace_s, signal_number=by_signal))
         self.quit_if_all_stopped()
 
     def quit_if_all_stopped(self, *, gave_up: bool = False) -> None:
