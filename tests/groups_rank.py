@@ -21,7 +21,7 @@ import torch
 import torch._dynamo  # what torch would import in the first step, in every rank
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -129,7 +129,7 @@ class Rank:
     def __init__(self, rank: int, port: int, case: dict[str, Any], *, joiner: bool) -> None:
         self.rank, self.case, self.joiner = rank, case | ({"at": None} if joiner else {}), joiner
         self.control = TCPStore("127.0.0.1", port, is_master=False)
-        self.store = TCPStore("127.0.0.1", port, is_master=False)
+        self.port = port
         self.waiting = TCPStore("127.0.0.1", port, is_master=False, timeout=_LONG)
         self.groups = Groups(record=None, host="127.0.0.1", on_broken=self.on_broken)
         self.ordered = 1
@@ -145,6 +145,9 @@ class Rank:
 
     def on_broken(self, generation: int, error: str) -> None:
         self.report(f"broken/{generation}", error[:200])
+
+    def client(self) -> TCPStore:
+        return TCPStore("127.0.0.1", self.port, is_master=False)
 
     def report(self, key: str, value: str = "1") -> None:
         with self.order_came:  # the client is not for two threads at a time
@@ -197,7 +200,7 @@ class Rank:
             rank=self.rank,
             world_size=WORLD,
             generation=self.case.get("generation", 1),
-            store=None if self.joiner else PrefixStore("world", self.store),
+            store=None if self.joiner else self.client(),
             timeout=timedelta(seconds=60),
         )
         self.trainer = Trainer(self.case["kind"])
@@ -280,7 +283,7 @@ class Rank:
             if resume is None:
                 continue
             try:
-                self.groups.reform(generation=generation, store=self.store, timeout_s=15, cancelled=self.cancelled)
+                self.groups.reform(generation=generation, store=self.client(), timeout_s=15, cancelled=self.cancelled)
             except UnavailableError as error:
                 self.report(f"broken/{generation}", str(error)[:200])
                 with self.order_came:

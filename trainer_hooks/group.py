@@ -51,6 +51,7 @@ class Group(dist.ProcessGroup):
         self.timeout = timeout
         self._groups = groups
         self._opened: tuple[InnerGroup, Any, Generation, Calls] | None = None
+        self._suspended: tuple[InnerGroup, Any, Generation, Calls] | None = None
         self._fake: dist.ProcessGroup | None = None
         self._coalescing: Any = None
         self._row: int | None = None
@@ -59,12 +60,19 @@ class Group(dist.ProcessGroup):
         """Uses `inner` from now on; calls are numbered from 1 again. A generation that has broken aborts it at once."""
         assert inner.group is not None
         calls = Calls(self._groups.record, self._record_row(), (self.membership.rank, self.membership.size))
-        self._opened = (inner, inner.group, generation, calls)
+        self._opened, self._suspended = (inner, inner.group, generation, calls), None
         generation.add(inner, calls)
+
+    def suspend(self, on: bool) -> None:
+        """While on, collectives are echoed although the inner group stays open."""
+        if on and self._opened is not None:
+            self._opened, self._suspended = None, self._opened
+        elif not on and self._suspended is not None:
+            self._opened, self._suspended = self._suspended, None
 
     def detach(self) -> None:
         """Aborts and frees the inner group, if there is one."""
-        opened, self._opened = self._opened, None
+        opened, self._opened, self._suspended = self._opened or self._suspended, None, None
         if opened is not None:
             inner, _, generation, calls = opened
             generation.remove(inner, calls)

@@ -72,11 +72,15 @@ class Groups:
     def rehearse(self, on: bool) -> None:
         """Between steps of a live generation: collectives are echoed, as in a joiner, until it is switched off again."""
         self._rehearsing = on
+        for group in self._alive():
+            group.suspend(on)
 
     def init_default(
         self, *, rank: int, world_size: int, generation: int, store: Store | None, timeout: timedelta | None = None
     ) -> None:
         """Initialises torch.distributed with our backend. `store` None: muted, for a joiner; never blocks.
+
+        `store`: a client that nobody else uses from now on (a client is locked while it waits).
 
         A break during the opening lets it return with a broken generation. UnavailableError when the opening fails otherwise.
         """
@@ -84,7 +88,7 @@ class Groups:
         self._current = Generation(generation, self._on_broken)
         self._muted = store is None
         if store is not None:
-            self._client = store.clone()  # type: ignore[attr-defined]
+            self._client = store
             self.store.attach(self._client, lambda current=self._current: current.broken)  # type: ignore[misc]
         _use(self)
         dist.init_process_group(BACKEND, store=self.store, rank=rank, world_size=world_size, timeout=self._timeout)
@@ -105,14 +109,15 @@ class Groups:
         with self._lock:
             self._members.append(weakref.ref(group))
         current, client = self._current, self._client
-        if not self.quiet and client is not None:
-            opening = Opening([group], current.number, lambda: client, self._host, timeout.total_seconds())
+        if not self._muted and not current.broken and client is not None:
+            opening = Opening([group], current.number, client, self._host, timeout.total_seconds())
             try:
                 (inner,) = opening.wait(lambda: current.broken)
             except UnavailableError as error:
                 current.fail(str(error))
             else:
                 group.attach(inner, current)
+                group.suspend(self._rehearsing)
         return group
 
     def break_generation(self, generation: int, reason: str) -> None:
@@ -130,7 +135,7 @@ class Groups:
         self._current.lose_connections()
 
     def reform(self, *, generation: int, store: Store, timeout_s: float, cancelled: threading.Event) -> None:
-        """Opens every group again on `store` and is LIVE in `generation`.
+        """Opens every group again on `store` (a client for nobody else) and is LIVE in `generation`.
 
         UnavailableError when that fails, takes longer than `timeout_s`, `cancelled` is set or the generation is broken
         meanwhile; the groups then stay as they were (broken or muted), and nothing of the attempt touches a later one.
@@ -145,22 +150,15 @@ class Groups:
         try:
             if not old.wait_until_quiet(min(_QUIET_TIMEOUT_S, timeout_s)):
                 log.warning("generation %d: %s are stuck and stay aside", old.number, old.pending_operations())
-            clients: list[Store] = []
-
-            def connect() -> Store:
-                clients.append(store.clone())  # type: ignore[attr-defined]  # a client of our own: one is locked while it waits
-                clients[0].set_timeout(timedelta(seconds=timeout_s))
-                return clients[0]
-
             members = self._alive()
-            opening = Opening(members, generation, connect, self._host, deadline_s - time.monotonic())
+            opening = Opening(members, generation, store, self._host, deadline_s - time.monotonic())
             inners = opening.wait(lambda: cancelled.is_set() or overtaken.is_set())
             new = Generation(generation, self._on_broken)
             with self._lock:
                 for group, inner in zip(members, inners, strict=True):
                     group.attach(inner, new)
-                self._current, self._muted, self._client = new, False, clients[0]
-                self.store.attach(clients[0], lambda: new.broken)
+                self._current, self._muted, self._client = new, False, store
+                self.store.attach(store, lambda: new.broken)
             old.bury()
             if overtaken.is_set():
                 new.break_up("broken while its groups opened")

@@ -6,7 +6,8 @@ It is a full dist.ProcessGroup with Gloo for CPU tensors and, where there is CUD
 import json
 import socket
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,8 +17,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import GroupName
 
+from deadpool.proto.errors import UnavailableError
 from deadpool.trainer_hooks import nccl, sockets
 
+_PAUSE_S, _PAUSE_S_MAX = 0.002, 0.05
 CPU = torch.device("cpu")
 
 
@@ -63,30 +66,32 @@ def abort(groups: Iterable[InnerGroup]) -> None:
     nccl.abort([group.communicator for group in groups if group.communicator is not None])
 
 
-def open_group(membership: Membership, store: Store, host: str, timeout_s: float, open_timeout_s: float) -> InnerGroup:
+def open_group(
+    membership: Membership, store: Store, host: str, timeout_s: float, deadline_s: float, given_up: Callable[[], bool]
+) -> InnerGroup:
     """Connects with all members over `store` (the group's own prefix) and returns the open group.
 
-    `timeout_s`: of its operations; `open_timeout_s`: of the connecting. RuntimeError (also DistError) when it fails. Blocks
-    without the interpreter's lock.
+    `timeout_s`: of its operations. `deadline_s` (monotonic) and `given_up` end the wait for members that do not come.
+    RuntimeError (also DistError) or UnavailableError when it fails. Blocks without the interpreter's lock.
     """
     rank, size = membership.rank, membership.size
     group = dist.ProcessGroup(store, rank, size)
     device, own = sockets.listening_since(lambda: dist.ProcessGroupGloo.create_device(hostname=host))
+    peers: list[sockets.Address] = []
     if size > 1:
         store.set(f"listening/{rank}", json.dumps(own))
+        others = [f"listening/{other}" for other in range(size) if other != rank]
+        _wait_for(store, others, deadline_s, given_up)
+        peers = [(peer, port) for listed in store.multi_get(others) for peer, port in json.loads(listed)]
     gloo_type: Any = dist.ProcessGroupGloo  # torch's stubs lack its private options
     options = gloo_type._Options()
     options._devices = [device]
-    options._timeout = timedelta(seconds=open_timeout_s)
+    options._timeout = timedelta(seconds=max(deadline_s - time.monotonic(), 0.1))
     options.global_ranks_in_group = list(membership.global_ranks)
     options.group_name = membership.name
     gloo = gloo_type(PrefixStore("gloo", store), rank, size, options)
     gloo._set_default_timeout(timedelta(seconds=timeout_s))
-    connections = []
-    if size > 1:
-        others = store.multi_get([f"listening/{other}" for other in range(size) if other != rank])
-        peers = [(host_, port) for listed in others for host_, port in json.loads(listed)]
-        connections = sockets.connections([(host_, port) for host_, port in own], peers)
+    connections = sockets.connections(own, peers) if peers else []
     group._register_backend(CPU, dist.ProcessGroup.BackendType.GLOO, gloo)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     communicator = None
@@ -94,3 +99,13 @@ def open_group(membership: Membership, store: Store, host: str, timeout_s: float
         communicator = nccl.connect(group, PrefixStore("nccl", store), membership.name, list(membership.global_ranks), timeout_s)
     group._set_group_name(GroupName(membership.name))
     return InnerGroup(group, connections, communicator)
+
+
+def _wait_for(store: Store, keys: list[str], deadline_s: float, given_up: Callable[[], bool]) -> None:
+    """Asks again and again: a wait inside Gloo or the store could not be given up, and a thread would stay behind."""
+    pause_s = _PAUSE_S
+    while not store.check(keys):
+        if given_up() or time.monotonic() > deadline_s:
+            raise UnavailableError("not all members came")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_S_MAX)

@@ -21,14 +21,12 @@ _POLL_S = 0.02
 
 
 class Opening:
-    """Opens `groups`, in this order, in `generation`, on the store that `connect` returns."""
+    """Opens `groups`, in this order, in `generation`, on `store`."""
 
-    def __init__(
-        self, groups: Sequence[Group], generation: int, connect: Callable[[], Store], host: str, timeout_s: float
-    ) -> None:
+    def __init__(self, groups: Sequence[Group], generation: int, store: Store, host: str, timeout_s: float) -> None:
         self._plan = [(group.membership, group.timeout.total_seconds()) for group in groups]
         self._generation = generation
-        self._connect = connect
+        self._store = store
         self._host = host
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
@@ -55,14 +53,17 @@ class Opening:
         return self._inners
 
     def _run(self) -> None:
+        began_s, opened = time.monotonic(), []
         try:
-            client = self._connect()
             for membership, timeout_s in self._plan:
-                left_s = self._deadline_s - time.monotonic()
-                if self._abandoned or left_s <= 0:
-                    raise UnavailableError("too late")
-                store = PrefixStore(f"g{self._generation}/{membership.name}", client)
-                self._inners.append(open_group(membership, store, self._host, timeout_s, left_s))
+                if self._abandoned:
+                    raise UnavailableError("given up")
+                store = PrefixStore(f"g{self._generation}/{membership.name}", self._store)
+                self._inners.append(
+                    open_group(membership, store, self._host, timeout_s, self._deadline_s, lambda: self._abandoned)
+                )
+                opened.append(f"{membership.name} {time.monotonic() - began_s:.3f}")
+            log.info("generation %d: groups open after (s): %s", self._generation, ", ".join(opened))
         except Exception as error:
             self._error = error
         with self._lock:

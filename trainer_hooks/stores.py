@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-_SLICE = timedelta(milliseconds=200)  # a client is locked while it waits: wait in slices, so that a break is noticed
+_PAUSE_S, _PAUSE_S_MAX = 0.002, 0.05  # a client is locked while it waits, and its wait cannot be given up: ask again and again
 _DEFAULT_TIMEOUT = timedelta(minutes=5)
 
 
@@ -76,17 +76,12 @@ class GenerationStore(Store):
         """Returns when all keys are there, or as soon as the generation has broken; DistStoreError after `timeout`."""
         limit = self._timeout if timeout is None else timeout
         deadline_s = time.monotonic() + limit.total_seconds()
-        while (client := self._live()) is not None:
-            left_s = deadline_s - time.monotonic()
-            try:
-                client.wait(list(keys), min(_SLICE, timedelta(seconds=max(left_s, 0.001))))
-                return
-            except dist.DistStoreError:
-                if left_s <= 0:
-                    raise
-            except dist.DistNetworkError:
-                if not self._broken():
-                    raise
+        pause_s = _PAUSE_S
+        while (client := self._live()) is not None and not client.check(list(keys)):
+            if time.monotonic() > deadline_s:
+                raise dist.DistStoreError(f"wait timeout after {limit.total_seconds():.1f} s, keys: {', '.join(keys)}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def delete_key(self, key: str) -> bool:
         client = self._live()

@@ -103,6 +103,20 @@ def test_groups_made_and_destroyed_while_live_and_while_broken(live: Live) -> No
         assert group.get_group_store() is not None
 
 
+def test_a_rehearsal_between_live_steps_is_echoed(live: Live) -> None:
+    dist.all_reduce(torch.ones(1))
+    entered = live.record.groups()[0].entered
+    live.groups.rehearse(True)
+    dist.all_reduce(torch.ones(1))
+    made = dist.new_group([0])
+    live.groups.rehearse(False)
+    assert live.record.groups()[0].entered == entered
+    for group in (None, made):
+        dist.all_reduce(torch.ones(1), group=group)
+    assert live.record.groups()[0].entered == entered + 1
+    assert not live.groups.quiet
+
+
 def test_questions_have_answers_in_every_state(live: Live) -> None:
     def ask() -> None:
         assert live.group.group_name == live.group.getGroupName()
