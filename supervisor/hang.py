@@ -19,7 +19,8 @@ class StepWatch:
     """`timeout_s`: as the user gave it, else None: learned, and then it counts only once a step was made.
 
     What lies between two steps (evaluation, a checkpoint) belongs to the pause that is learned from. The first step of a
-    generation is left out of that: before it the script builds its model and compiles, for minutes.
+    generation is left out of that: before it the script builds its model and compiles, for minutes. A learned timeout that has
+    run out is five times as long from then on: if it was wrong, it must not be wrong again and again.
     """
 
     def __init__(self, *, timeout_s: float | None) -> None:
@@ -63,6 +64,7 @@ class StepWatch:
         if generation is None or limit_s is None or now_s - self._quiet_s <= limit_s:
             return None
         self._quiet_s = now_s
+        self.longest_s = max(self.longest_s, now_s - self._moved_s)
         return now_s - self._moved_s
 
 

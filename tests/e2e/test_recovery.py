@@ -75,10 +75,11 @@ KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
     [
         ("zero", ("--inject", "kill-node:1@8"), ["permanent"]),
         ("zero", ("--inject", "kill-rank:3@8"), ["transient"]),
+        ("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "5"), ["transient"]),
         ("zero", KILL_BOTH, ["permanent", "transient"]),
         ("fsdp", KILL_BOTH, ["permanent", "transient"]),
     ],
-    ids=["zero-node", "zero-rank", "zero-both", "fsdp-both"],
+    ids=["zero-node", "zero-rank", "zero-hang", "zero-both", "fsdp-both"],
 )
 def test_the_training_is_the_unbroken_one(
     launcher: Launcher, reference: Training, parallel: str, inject: tuple[str, ...], classes: list[str]

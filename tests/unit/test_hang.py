@@ -45,6 +45,13 @@ def test_an_evaluation_as_long_as_five_times_the_longest_before_is_no_hang() -> 
     assert _play(StepWatch(timeout_s=None), [300.0, 1, 20.0, 1, 900.0]) == pytest.approx(100, abs=2)
 
 
+def test_a_learned_timeout_that_has_run_out_is_longer_in_the_next_generation() -> None:
+    watch = StepWatch(timeout_s=None)
+    assert _play(watch, [1.0, 1.0, 100.0]) == pytest.approx(FLOOR_S, abs=2)
+    assert _play(watch, [1.0, 1.0, 140.0], generation=2) is None
+    assert _play(watch, [1.0, 1.0, 900.0], generation=3) == pytest.approx(5 * 140, abs=10)
+
+
 def test_it_speaks_again_only_after_another_timeout() -> None:
     watch = StepWatch(timeout_s=10.0)
     watch.check(generation=1, now_s=0.0)
