@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import Launcher
+from launching import Launcher, until
 
 pytestmark = pytest.mark.e2e
 
@@ -130,3 +130,22 @@ def test_modules_and_programs(launcher: Launcher) -> None:
     assert outcome.exit_code == 0, outcome.err
     assert "rank 0 of 2" in outcome.out
     assert "rank 1 of 2" in outcome.out
+
+
+def test_with_a_range_of_nodes_the_job_goes_on_with_fewer_and_grows_again(launcher: Launcher, tmp_path: Path) -> None:
+    script, end = tmp_path / "waits.py", tmp_path / "end"
+    script.write_text(
+        "import os, sys, time\nfrom pathlib import Path\nprint('world', os.environ['WORLD_SIZE'], flush=True)\n"
+        "while not Path(sys.argv[1]).exists():\n    time.sleep(0.05)\n"
+    )
+    job = launcher.start("--nnodes", "1:2", "--max-restarts", "1", str(script), str(end))
+    until(lambda: job.out.count("world 2") == 2, 80, "both ranks are up")
+    index = next(str(node["index"]) for node in job.status()["nodes"] if node["ranks"][0]["rank"] == 0)
+    assert job.ask("inject", "kill-node", index).returncode == 0
+    until(lambda: "world 1" in job.out, 80, "the other one goes on, alone")
+    assert job.ask("inject", "boot-node", index).returncode == 0
+    until(lambda: job.out.count("world 2") == 4, 80, "the node is back")
+    end.touch()
+    outcome = job.wait()
+    assert outcome.exit_code == 0, outcome.err
+    assert job.ask("logs", "0", "--log-dir", str(job.log_dir)).stdout.splitlines() == ["world 2", "world 1", "world 2"]
