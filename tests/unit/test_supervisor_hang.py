@@ -119,3 +119,35 @@ def test_a_node_whose_rank_hangs_a_second_time_gives_up_its_seat() -> None:
     scene.killed(2)
     assert scene.notes("diagnosis")[-1].fields["rule"] == "hangs-again"
     assert [node for node, _ in scene.took(messages.Assign)] == [2]
+
+
+def test_ranks_that_wait_at_the_end_do_not_hang() -> None:
+    scene = _scene()
+    for rank in range(4):
+        scene.say(scene.home(rank), messages.RankFinished(generation=1, rank=rank, step=9))
+    assert scene.state.phase is Phase.FINISH
+    scene.stall(900.0, sure=True)
+    assert not scene.took(messages.ReportCalls)
+
+
+def test_a_script_without_hooks_is_not_watched() -> None:
+    scene = Scene()
+    scene.start(hooked=False)
+    scene.stall(900.0, sure=True)
+    assert not scene.took(messages.ReportCalls)
+
+
+def test_the_first_step_after_a_recovery_is_watched() -> None:
+    scene = _scene()
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    for rank in range(4):
+        scene.say(scene.home(rank), messages.RankReformed(generation=2, rank=rank))
+        scene.say(scene.home(rank), messages.RankRestored(generation=2, rank=rank, step=5, bytes_restored=0))
+    scene.forget()
+    scene.stall(40.0)
+    assert [node for node, _ in scene.took(messages.ReportCalls)] == [0, 1]
+    _report(scene, 0, _calls(0, entered=2, completed=1, step=5), _calls(1, entered=2, completed=1, step=5))
+    _report(scene, 1, _calls(2, entered=1, completed=1, step=5), _calls(3, entered=2, completed=1, step=5))
+    scene.killed(2)
+    assert scene.state.generation == 3
