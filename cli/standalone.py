@@ -71,7 +71,7 @@ class StandaloneJob:
         return self._verdict or (1 if self._exit_code is None else self._exit_code)
 
     def _start(self) -> None:
-        """Starts the supervisor and, once it listens, the agents."""
+        """Starts the supervisor and the agents."""
         clear_journal(journal_folder(self._config))
         networks = self._networks
         if networks is not None and not self._config.journal:
@@ -81,11 +81,10 @@ class StandaloneJob:
             self._for_agents = ["--journal", folder, "--for-supervisor", json.dumps(list(self._for_supervisor))]
         else:
             self._start_supervisor()
-            self._until_it_listens()
-        if self._exit_code is not None or self._signals:
-            return
-        for node_id in self._node_ids:
+        for node_id in self._node_ids:  # agents wait for a supervisor that listens: all start at the same time
             self._start_node(node_id)
+        if not self._config.journal:
+            self._until_it_listens()
 
     def _until_it_listens(self) -> None:
         endpoint = self._folder / "endpoint.json"
