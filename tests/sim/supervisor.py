@@ -25,6 +25,7 @@ class SimSupervisor:
     def __init__(self, world: World, truth: Truth, config: JobConfig) -> None:
         self.world = world
         self.truth = truth
+        self._ahead_s = 0.0  # of this machine's clock: a successor's may have jumped
         self._config = config
         self.job = Job(config)
         self.nodes: dict[str, SimNode] = {}
@@ -45,6 +46,7 @@ class SimSupervisor:
         self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
         self.is_down = False
         self.term = 0
+        self._generation = 0  # of the newest whole line
         self._start_term()
 
     def receive(self, node: SimNode, up: Pipe, number: int, message: AgentMessage) -> None:
@@ -57,11 +59,11 @@ class SimSupervisor:
                 self.links.pop(older).close()
         if self._streams.get(node.node_id) is not up:
             return
-        self._silence.heard(node.node_id, now_s=self.world.now_s)
+        self._silence.heard(node.node_id, now_s=self.now_s)
         if isinstance(message, Stopped):
             self._silence.forget(node.node_id)
         elif isinstance(message, Beat):
-            self._steps.heard(message, now_s=self._silence.attended_s(self.world.now_s))
+            self._steps.heard(message, now_s=self._silence.attended_s(self.now_s))
         self._handle(FromAgent(event_id=self._next_id(), node_id=node.node_id, message=message, number=number))
 
     def closed(self, node: SimNode, up: Pipe, reason: str) -> None:
@@ -95,6 +97,11 @@ class SimSupervisor:
 
     # ------------------------------------------------------------ losing the supervisor
 
+    @property
+    def now_s(self) -> float:
+        """The job's clock, as this supervisor sees it."""
+        return self.world.now_s + self._ahead_s
+
     def kill(self) -> None:
         """Its process, or its machine: at once, or between the journal's line and the orders."""
         if self.is_down or self.job.state.over:
@@ -109,12 +116,15 @@ class SimSupervisor:
         self.truth.log.append(f"{world.now_s:9.3f} ---- the supervisor of term {self.term} is gone, {len(commands)} not done")
         self.is_down, self._falls_within, self._away_until_s = True, False, 0.0
         self._queue.clear()
+        silent = world.chance(0.3)  # a machine that is gone, or frozen, closes no connection
+        late_s = (
+            world.between(0, 3.0) if silent else 0.0
+        )  # frozen in the middle of sending, it goes on with that when it wakes up
         for command in commands:  # some of the orders may get out, in order
             if isinstance(command, SendOrder) and command.node_id in self._streams and world.chance(0.5):
-                self.links[self._streams[command.node_id]].send(self._numbered(command))
+                world.at(late_s, self.links[self._streams[command.node_id]].send, self._numbered(command))
             elif isinstance(command, SendOrder):
                 self._streams.pop(command.node_id, None)
-        silent = world.chance(0.3)  # a machine that is gone closes no connection
         for down in self.links.values():
             if silent:
                 world.at(world.between(0.5, 3.0), self._silently_gone, down)
@@ -132,14 +142,15 @@ class SimSupervisor:
 
     def _rise(self) -> None:
         """The next term: from the journal alone."""
-        generation, self.is_down, self._unwritten = self.job.state.generation, False, 0
+        generation, self.is_down, self._unwritten = self._generation, False, 0
         self.job = Job(self._config)
+        self._ahead_s += self.world.random.choice([0.0, 0.0, 1.0, 100.0])
         for event, now_s in self.past:
             if event is None:
                 self.job.tick(now_s=now_s)
             else:
                 self.job.handle(event, now_s=now_s)
-        state, now_s = self.job.state, self.world.now_s
+        state, now_s = self.job.state, self.now_s
         self.truth.check(state.generation == generation, f"generation {generation} is {state.generation} after a replay")
         self.exit_code, self.root_cause, self.world.over = state.exit_code, state.root_cause, state.over
         self._silence = Silence(timeout_s=self._config.heartbeat_timeout_s, now_s=now_s)
@@ -151,9 +162,9 @@ class SimSupervisor:
         self._start_term()
 
     def _start_term(self) -> None:
-        last_s = self.past[-1][1] if self.past else self.world.now_s
+        last_s = self.past[-1][1] if self.past else self.now_s
         self.term += 1
-        self._handle(SupervisorStarted(event_id=self._next_id(), term=self.term, away_s=self.world.now_s - last_s))
+        self._handle(SupervisorStarted(event_id=self._next_id(), term=self.term, away_s=self.now_s - last_s))
         self.truth.check(self.job.state.term == self.term, "the term is not known")
 
     def _is_away(self, action: Callable[..., None], *arguments: Any) -> bool:
@@ -164,7 +175,7 @@ class SimSupervisor:
     # ------------------------------------------------------------ the core
 
     def _handle(self, event: Event) -> None:
-        now_s = self.world.now_s
+        now_s = self.now_s
         self.past.append((event, now_s))
         generation, hooked = self.job.state.generation, self.job.state.hooked
         commands = self.job.handle(event, now_s=now_s)
@@ -175,8 +186,14 @@ class SimSupervisor:
         is_beat = isinstance(event, FromAgent) and isinstance(event.message, Beat)
         self._unwritten = self._unwritten + 1 if is_beat and not commands else 0
         if self._falls_within and commands:
-            self._fall(commands)
+            if self.world.chance(0.3):  # the line is torn: it was never acted on
+                self.past.pop()
+                self._fall([])
+            else:
+                self._generation = self.job.state.generation
+                self._fall(commands)
             return
+        self._generation = self.job.state.generation
         self._carry_out(commands)
         self.truth.check(self.job.state.generation >= generation, "the generation went back")
         if self.job.state.generation > generation and not hooked:
@@ -189,15 +206,15 @@ class SimSupervisor:
         job_s = self.job.next_deadline_s()
         if job_s is not None:
             deadline_s = min(deadline_s, job_s)
-        deadline_s = max(deadline_s, self.world.now_s)
-        if self._alarm_s <= self.world.now_s or deadline_s < self._alarm_s:
+        deadline_s = max(deadline_s, self.now_s)
+        if self._alarm_s <= self.now_s or deadline_s < self._alarm_s:
             self._alarm_s = deadline_s
-            self.world.at(deadline_s - self.world.now_s, self._alarm, deadline_s)
+            self.world.at(deadline_s - self.now_s, self._alarm, deadline_s)
 
     def _alarm(self, at_s: float) -> None:
         if at_s != self._alarm_s or self._away_until_s or self.is_down:
             return
-        now_s = self.world.now_s
+        now_s = self.now_s
         if now_s >= self._silence.next_check_s():
             for node_id, silent_s in self._silence.check(now_s=now_s):
                 if node_id in self._streams:
@@ -213,6 +230,7 @@ class SimSupervisor:
             self._handle(StepsStalled(event_id=self._next_id(), generation=generation, stalled_s=stalled_s, sure=True))
         while not self.is_down and (commands := self.job.tick(now_s=now_s)):
             self.past.append((None, now_s))
+            self._generation = self.job.state.generation
             self._carry_out(commands)
         if not self.is_down:
             self._alarm_s = 0.0
