@@ -51,7 +51,8 @@ def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: 
 
 
 def test_owner_and_holder_lost_at_once_end_the_job_with_the_ranks_whose_state_is_gone(launcher: Launcher) -> None:
-    job = start(launcher, "zero", *inject("kill-node:0@8", "kill-node:1@8"), steps=STEPS)
+    """A spare for each is there, but nothing to restore from."""
+    job = start(launcher, "zero", "--spares", "2", *inject("kill-node:0@8", "kill-node:1@8"), steps=STEPS)
     outcome = job.wait()
     assert outcome.exit_code == 1
     assert "was committed, but there is no source of step" in outcome.err, outcome.err
