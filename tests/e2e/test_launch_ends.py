@@ -87,16 +87,17 @@ def test_kill_9_of_the_launcher_leaves_nothing(launcher: Launcher, script: str) 
         assert not job.job_folder.exists()
 
 
-def test_kill_9_of_the_supervisor_ends_the_job(launcher: Launcher, script: str) -> None:
-    """So far: later it will be started again."""
+def test_kill_9_of_the_supervisor_changes_nothing(launcher: Launcher, script: str) -> None:
+    """A new one takes over, and knows the job: it stops it."""
     job = started(launcher, script)
-    supervisor = json.loads((job.job_folder / "endpoint.json").read_text())["pid"]
-    began_s = time.monotonic()
+    endpoint = job.job_folder / "endpoint.json"
+    supervisor = json.loads(endpoint.read_text())["pid"]
     os.kill(supervisor, signal.SIGKILL)
-    outcome = job.wait(40)
-    assert outcome.exit_code == 1
-    assert "the supervisor was killed (SIGKILL)" in outcome.err
-    assert_gone(job, began_s)
+    until(lambda: "agent_back" in [event["event"] for event in job.events()], 30, "a new one has taken over")
+    assert "the supervisor was lost (SIGKILL)" in job.err
+    assert job.ask("stop").returncode == 0
+    assert job.wait(40).exit_code == 143
+    assert [event["event"] for event in job.events()].count("generation") == 1
 
 
 def test_deadpool_stop(launcher: Launcher, script: str) -> None:
