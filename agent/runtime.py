@@ -48,7 +48,6 @@ from deadpool.proto.messages import (
     VaultReport,
 )
 from deadpool.proto.stacks import stacks_path
-from deadpool.proto.stacks import stacks_path
 
 _log = logging.getLogger(__name__)
 _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
@@ -346,7 +345,6 @@ class Node:
         if playing.rank is not None:
             head = self._machinery.records.head(playing.rank, playing.pid)
             step, commit_step = head.step, head.commit_step
-            stacks_path(self._machinery.vault.folder, playing.pid).unlink(missing_ok=True)
             stacks_path(self._machinery.vault.folder, playing.pid).unlink(missing_ok=True)
         elif exit.exit_code and not playing.killed:
             _log.warning("a stand-in ended with %d before it had a rank:\n%s", exit.exit_code, exit.error or exit.log_tail)
