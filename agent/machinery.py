@@ -1,8 +1,10 @@
 """What an agent has once the job's configuration is known: vault, logs, warm process, ranks' processes, store."""
 
 import os
+import signal
 from dataclasses import dataclass
 
+from deadpool.agent.checkpoints import Checkpoints
 from deadpool.agent.core import NodeCore
 from deadpool.agent.health import read_health
 from deadpool.agent.logs import Logs
@@ -28,6 +30,7 @@ class Machinery:
     warm: WarmProcess
     store: StoreProcess
     processes: Processes
+    checkpoints: Checkpoints
 
     def heads(self, core: NodeCore) -> dict[int, Head]:
         """Returns what the present process of each rank has written at the head of its call record."""
@@ -57,23 +60,25 @@ class Machinery:
 
     def sweep(self, *, strict: bool) -> None:
         """Reaps and kills orphans; see Processes.sweep."""
-        self.processes.sweep({self.warm.pid, self.store.pid}, strict=strict)
+        self.processes.sweep({self.warm.pid, self.store.pid, self.checkpoints.pid}, strict=strict)
 
     def signal_all(self, signal_number: int) -> None:
         """Sends the signal to every process of the node but this one."""
         self.processes.signal_all(signal_number)
-        for pid in (self.store.pid, self.warm.pid):
+        for pid in (self.store.pid, self.warm.pid, self.checkpoints.pid):
             if pid:
                 os.kill(pid, signal_number)
 
     def kill_now(self) -> None:
         """SIGKILL to every process, waiting for nothing."""
         self.processes.kill_now()
+        self.checkpoints.signal(signal.SIGKILL)
         self.store.kill()
         self.warm.kill()
 
     def remove(self) -> None:
         """Ends what still runs and removes the vault."""
+        self.checkpoints.close()
         self.store.close()
         self.warm.close()
         kill_children(_STRAYS_S)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from deadpool.agent import events, strikes
+from deadpool.agent.checkpoints import Checkpoints
 from deadpool.agent.core import NodeCore
 from deadpool.agent.environment import node_environment, socket_path
 from deadpool.agent.events import Command, Event
@@ -271,13 +272,19 @@ class Node:
                 on_forked=self._process_forked,
                 on_exited=self._exited,
             ),
+            checkpoints=Checkpoints(
+                config, environment, vault_dir=vault.folder, token=arguments.token, on_written=self._link.send
+            ),
         )
         warm.start()
+        self._machinery.checkpoints.start()
         self._beat_and_repeat()
 
     async def _end(self, grace_s: float, signal_number: int) -> None:
         if self._machinery is not None:
             await self._machinery.processes.end_all(grace_s, signal_number)
+        if self._machinery is not None:
+            await self._machinery.checkpoints.write_last(self._machinery.config.checkpoint_timeout_s)
         self._remove()
         self._link.send(Stopped())
         self._finish()
@@ -395,7 +402,13 @@ class Node:
             return
         replica_bytes = 2 * node.config.replicas * order.replica_bytes
         try:
-            await asyncio.to_thread(node.vault.reserve_snapshots, order.rank, order.snapshot_bytes, replica_bytes)
+            await asyncio.to_thread(
+                node.vault.reserve_snapshots,
+                order.rank,
+                order.snapshot_bytes,
+                replica_bytes,
+                checkpoints=node.config.checkpoint_every > 0,
+            )
             answer = Reserved()
         except ConfigError as error:
             answer = Reserved(error=str(error))

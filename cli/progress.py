@@ -51,6 +51,8 @@ def describe(event: dict[str, Any]) -> str:
             return f"{_ranks(event)} differ in {of('item')} at step {of('step')} (silent corruption; repair: {of('repair')})"
         case "checkpoint":
             return f"checkpoint of step {of('step')}: {of('path')}"
+        case "back_to_checkpoint":
+            return f"memory holds no whole state any more: back to the checkpoint of step {of('step')}"
         case "checkpoint_failed":
             return f"no checkpoint of step {of('step')}: {of('error')}"
         case "host_trouble":

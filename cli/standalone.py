@@ -123,7 +123,7 @@ class StandaloneJob:
                 return  # nobody is there to be told
             if reason and stop_by is None:
                 self._say(f"{reason}: stopping")
-                stop_by = now + self._config.stop_grace_s + _MARGIN_S
+                stop_by = now + self._config.end_timeout_s + _MARGIN_S
                 self._tell_supervisor()
         self._report()
 
@@ -154,7 +154,7 @@ class StandaloneJob:
         for node_id in self._frozen:  # it can be told to end only awake
             self._children.thaw(node_id)
         if self._patient:
-            self._end(signal.SIGTERM, self._config.stop_grace_s + _MARGIN_S)
+            self._end(signal.SIGTERM, self._config.end_timeout_s + _MARGIN_S)
         self._end(signal.SIGKILL, _START_TIMEOUT_S)
         self._remove_vaults(self._node_ids)
         if self._networks is not None:

@@ -118,6 +118,11 @@ class JobConfig:
         return self.min_nnodes or self.nnodes
 
     @property
+    def end_timeout_s(self) -> float:
+        """From the order to stop until a node has ended: its ranks, and a last checkpoint."""
+        return self.stop_grace_s + (self.checkpoint_timeout_s if self.checkpoint_dir else 0.0)
+
+    @property
     def world_size(self) -> int:
         """Ranks of the whole job; a job with a range of nodes may run with fewer."""
         return self.nnodes * self.nproc_per_node

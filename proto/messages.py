@@ -232,7 +232,10 @@ class CallReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWritten:
-    """A persistent checkpoint of S_step is complete at `path`; or, with an error, this node's part of it could not be written."""
+    """A persistent checkpoint of S_step is complete at `path`; or, with an error, this node's part of it could not be written.
+
+    `seconds`: that it took; 0 for one that was there when the node came, from which the job would start afresh.
+    """
 
     step: int
     path: str = ""

@@ -28,6 +28,8 @@ from deadpool.proto.messages import SlotKind
 HEADER_BYTES = 4096
 ALIGN_BYTES = 64
 SLOT_NAMES = ("a", "b")
+THIRD_SLOT = "c"  # of a rank whose job writes persistent checkpoints: one slot may be pinned while the other two go on
+PIN = "checkpoint"  # checkpoint-<rank>-<generation>-<step>: a link to a sealed slot, which must not be overwritten meanwhile
 UNIQUE = -1  # Item.peers of an item that travels with the replica
 
 _MAGIC = b"DPSLOT01"
@@ -225,6 +227,10 @@ class SlotFile:
         with path.open("r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
         self.view = memoryview(self.map)
+
+    def pinned(self) -> bool:
+        """Returns whether a link to the file is there: what lies in it is being written to a checkpoint."""
+        return self.path.stat().st_nlink > 1
 
     @property
     def capacity_bytes(self) -> int:

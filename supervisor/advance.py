@@ -156,7 +156,7 @@ def begun(state: JobState, *, now_s: float) -> None:
     if attempt is None or attempt.stage is not Stage.BEGIN:
         return
     if state.story is not None:
-        state.story.resume_step = 0
+        state.story.resume_step = max(0, state.checkpoint_step)
     _done(state, attempt, now_s=now_s, kept=False)
 
 
@@ -356,6 +356,8 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
     if plan is None:
         if state.commit_step == NO_STEP:
             begin_afresh(state, f"nothing was committed yet: {why}", now_s=now_s)
+        elif state.checkpoint_step != NO_STEP:
+            _back_to_checkpoint(state, why, now_s=now_s)
         else:
             reason = f"{'; '.join(story.causes)}; step {state.commit_step} was committed, but {why}"
             state.end(1, reason, now_s=now_s, details=story.first.details)
@@ -411,6 +413,14 @@ def _back_to_faulty_nodes(state: JobState, attempt: Attempt, *, now_s: float) ->
     if back:
         begin(state, "states are left only on nodes that had given up their seats", now_s=now_s)
     return back
+
+
+def _back_to_checkpoint(state: JobState, why: str, *, now_s: float) -> None:
+    """No memory holds a whole state any more: all ranks start afresh, and find the newest checkpoint by themselves."""
+    reason = f"step {state.commit_step} was committed, but {why}: back to the checkpoint of step {state.checkpoint_step}"
+    state.note("back_to_checkpoint", step=state.checkpoint_step, committed_step=state.commit_step, reason=why)
+    state.commit_step = state.fruitful_step = NO_STEP  # of what the vaults hold
+    begin_afresh(state, reason, now_s=now_s)
 
 
 def _ahead_step(state: JobState, attempt: Attempt) -> int:

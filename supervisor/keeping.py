@@ -1,6 +1,6 @@
 """How well the job is kept: protection that is off, states that differ, checkpoints, hosts in trouble. Over JobState."""
 
-from deadpool.proto.messages import CheckpointWritten, HostTrouble, ProtectionChanged, StateDiffers
+from deadpool.proto.messages import NO_STEP, CheckpointWritten, HostTrouble, ProtectionChanged, StateDiffers
 from deadpool.supervisor.state import JobState, Unprotected
 
 
@@ -33,6 +33,11 @@ def state_differs(state: JobState, differs: StateDiffers) -> None:
 def checkpoint_written(state: JobState, node_id: str, written: CheckpointWritten) -> None:
     if written.error:
         state.note("checkpoint_failed", node=node_id, step=written.step, error=written.error)
+        return
+    if not written.seconds:  # it was there before
+        if state.checkpoint_step == NO_STEP:
+            state.checkpoint_step = written.step
+            state.note("checkpoint_found", step=written.step, path=written.path)
         return
     state.checkpoint_step = written.step
     state.note("checkpoint", step=written.step, path=written.path, seconds=round(written.seconds, 3))

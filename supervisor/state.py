@@ -143,7 +143,7 @@ class JobState:
         self.exit_code = exit_code
         self.root_cause = f"{reason}\n{details}".rstrip() if exit_code in (1, 2) else ""
         self.attempt = self.story = self.hiccup = None
-        self.end_deadline_s = now_s + self.config.stop_grace_s + STOP_MARGIN_S
+        self.end_deadline_s = now_s + self.config.end_timeout_s + STOP_MARGIN_S
         self.note("job_ended", exit_code=exit_code, reason=reason)
         self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=self.root_cause))
         by_signal = exit_code - _OF_SIGNALS if exit_code > _OF_SIGNALS else SIGTERM  # ranks get the one that the launcher got

@@ -17,21 +17,25 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
+from torch._C._distributed_c10d import Store
 from torch.optim import Optimizer
 
 from deadpool.proto.call_record import Head
-from deadpool.proto.errors import DeadpoolError, SnapshotError, UnavailableError
+from deadpool.proto.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.messages import NO_STEP, Placement, RankReformed, RankRestored, RankResumed, Reform, Source, SourceKind
 from deadpool.proto.slots import StateId
+from deadpool.trainer_hooks.checkpoint import restore_tables
 from deadpool.trainer_hooks.commit import CommitBoard
 from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.member import Phase
 from deadpool.trainer_hooks.protect import Boundary, Counters, Protector, layout_of
 from deadpool.trainer_hooks.replicate import VaultClient
-from deadpool.trainer_hooks.restore import BadCopiesError, Restored, from_own_slot, from_replica
+from deadpool.trainer_hooks.restore import BadCopiesError, Restored, from_own_slot, from_replica, restore_from
+from deadpool.trainer_hooks.resume import agree
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.sizes import expected_growth
 from deadpool.trainer_hooks.state import TrainingState, check_meta, pack_meta
+from deadpool.trainer_hooks.turn import Turn
 from deadpool.trainer_hooks.unique import Peers, exchange
 from deadpool.trainer_hooks.vault import OwnSlots, capacity
 
@@ -125,6 +129,7 @@ class Guard:
             self._rehearsals_left = REHEARSALS
             self.next_step = max(start, min(self._session.role.hint_step, until - 1))
             return
+        start = self._resume(start)
         self.next_step = self._yielded = start
         with self._session.changed:
             self._member.begun(start)
@@ -236,6 +241,32 @@ class Guard:
         self._protector.submit(self._boundary)
         return self._protector.wait_commit(state.step)
 
+    def _resume(self, start: int) -> int:
+        """Returns the step of the persistent checkpoint that the process holds from now on, `start` where there is none."""
+        session, role = self._session, self._session.role
+        with session.changed:
+            self._member.dirty = True  # until it is known what the process should hold, it holds nothing
+        try:
+            store = session.connect_store(role.store_host, role.store_port)
+            found = agree(store, session.keeping, session.rank, session.world_size, role.generation, session.cancelled)
+        except UnavailableError as error:
+            session.trouble(role.generation, error)
+            return start
+        except ConfigError as error:
+            session.refuse(str(error))
+            raise
+        if found is not None:
+            try:
+                tables, data = restore_tables(found.path, session.rank)
+            except SnapshotError as error:
+                session.refuse(f"{error}; choose another with --resume PATH, or --resume never")
+                raise
+            restore_from(self._state, tables, data)
+            log.warning("rank %d resumes at step %d from %s", session.rank, found.step, found.path)
+        with session.changed:
+            self._member.dirty = False
+        return start if found is None else found.step
+
     def _reserve(self) -> None:
         """Has the slots made, with room for optimizer state that appears with the first step."""
         assert self._boundary is not None
@@ -275,11 +306,17 @@ class Guard:
             cancelled=cancelled,
             on_commit=partial(self._commit_known, generation),
             on_trouble=partial(session.trouble, generation),
+            turn=self._turn(store),
         )
         with session.changed:
             session.on_cancel = self._protector.wake
             if cancelled.is_set():
                 self._protector.wake()
+
+    def _turn(self, store: Store) -> Turn | None:
+        every, slots = self._session.keeping.checkpoint_every, self._slots
+        assert slots is not None
+        return Turn(store, self._session.world_size, every, lambda: not slots.pinned()) if every else None
 
     def _commit_known(self, generation: int, step: int) -> None:
         with self._session.changed:

@@ -22,6 +22,7 @@ from deadpool.trainer_hooks.commit import CommitBoard
 from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.replicate import VaultClient
 from deadpool.trainer_hooks.state import Held, Meta, pack_meta, type_name
+from deadpool.trainer_hooks.turn import Turn
 from deadpool.trainer_hooks.unique import Peers
 from deadpool.trainer_hooks.vault import OpenSlot, OwnSlots, capacity
 
@@ -84,16 +85,19 @@ class Protector:
         cancelled: threading.Event,
         on_commit: Callable[[int], None],
         on_trouble: Callable[[Exception], None],
+        turn: Turn | None = None,
     ) -> None:
         self._rank, self._generation = rank, generation
         self._slots, self._engine, self._holders = slots, engine, holders
         self._board, self._exchange, self._exchange_steps, self._peers = board, exchange, exchange_steps, peers
         self._counters, self._cancelled = counters, cancelled
         self._on_commit, self._on_trouble = on_commit, on_trouble
+        self._turn = turn  # of persistent checkpoints, if there are any
         self.commit_step = commit_step
         self._layout: tuple[list[Held], Layout, list[int]] | None = None
         self._reserved_bytes = 0
         self._last = NO_STEP  # the newest state announced by this rank
+        self._last_state: StateId | None = None
         self._ended = False
         self._next: Boundary | None = None
         self._current: Boundary | None = None
@@ -161,8 +165,10 @@ class Protector:
                 if slot is None:
                     continue  # changed under the copy: only a broken step does that
                 self._replicate(slot)
+                if self._turn is not None:
+                    self._turn.before_commit()
                 self._board.announce(boundary.state.step)
-                self._last = boundary.state.step
+                self._last, self._last_state = boundary.state.step, boundary.state
         except (DeadpoolError, RuntimeError, OSError) as error:
             if not self._cancelled.is_set():
                 self._on_trouble(error)
@@ -191,6 +197,8 @@ class Protector:
             self._counters.commits += 1
             self._wake.notify_all()
         self._on_commit(step)
+        if self._turn is not None and self._last_state is not None and self._turn.has_come(step):
+            self._slots.pin(self._last_state)
         return True
 
     def _copy(self, boundary: Boundary) -> OpenSlot | None:

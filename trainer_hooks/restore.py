@@ -48,7 +48,7 @@ def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_i
     except SnapshotError as error:
         slots.discard(wanted)
         raise BadCopiesError(str(error), (_copy(node_id, SlotKind.SNAPSHOT, slot.header.rank, wanted),)) from error
-    return _apply(state, slot.tables, data)
+    return restore_from(state, slot.tables, data)
 
 
 def from_replica(state: TrainingState, source: Source, step: int, token: str) -> Restored:
@@ -74,7 +74,7 @@ def from_replica(state: TrainingState, source: Source, step: int, token: str) ->
     for index, peer_set in enumerate(tables.layout.peer_sets):
         items = [item for item in tables.layout.items if item.peers == index]
         _from_peers(items, data, wanted, [peer for peer in source.peers if peer.rank in peer_set], step, token, found)
-    return replace(_apply(state, tables, data), bad_copies=tuple(found))
+    return replace(restore_from(state, tables, data), bad_copies=tuple(found))
 
 
 def _from_peers(
@@ -127,7 +127,8 @@ def _copy(node_id: str, kind: SlotKind, rank: int, state: StateId) -> BadCopy:
 
 
 @torch.no_grad()
-def _apply(state: TrainingState, tables: Tables, data: Mapping[str, memoryview | bytearray]) -> Restored:
+def restore_from(state: TrainingState, tables: Tables, data: Mapping[str, memoryview | bytearray]) -> Restored:
+    """Makes the process hold these items, which have been checked, and what the metadata says."""
     items = {item.key: item for item in tables.layout.items}
     targets = state.fit(items)
     for key, target in targets.items():

@@ -15,6 +15,7 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.optim import Optimizer
 
+from deadpool.proto.config import keeping_from_json
 from deadpool.proto.errors import ConfigError
 from deadpool.trainer_hooks.engine import engine_for
 from deadpool.trainer_hooks.guard import Attempt, Guard
@@ -30,6 +31,7 @@ _SOCKET = "DEADPOOL_SOCKET"
 _JOB_DIR = "DEADPOOL_JOB_DIR"
 _VAULT_DIR = "DEADPOOL_VAULT_DIR"
 _NODE_ID = "DEADPOOL_NODE_ID"
+_KEEPING = "DEADPOOL_KEEPING"
 _STANDIN = "DEADPOOL_STANDIN"
 _HOST = "DEADPOOL_HOST"
 
@@ -130,7 +132,11 @@ def _join_job(timeout: timedelta | None) -> Run:
     if _STANDIN in environment:
         _warm_up()
     session = Session(
-        Path(environment[_SOCKET]), Path(environment[_JOB_DIR]), Path(environment[_VAULT_DIR]), environment[_NODE_ID]
+        Path(environment[_SOCKET]),
+        Path(environment[_JOB_DIR]),
+        Path(environment[_VAULT_DIR]),
+        environment[_NODE_ID],
+        keeping_from_json(environment.get(_KEEPING, "{}")),
     )
     environment.update(session.role.environment)
     if environment.pop(_STANDIN, None) is not None:

@@ -15,6 +15,7 @@ from typing import assert_never
 from torch._C._distributed_c10d import TCPStore
 
 from deadpool.proto.call_record import CallRecord, Head, record_path
+from deadpool.proto.config import Keeping
 from deadpool.proto.errors import ConfigError, UnavailableError
 from deadpool.proto.messages import (
     LaunchFailed,
@@ -47,9 +48,9 @@ STORE_TIMEOUT = timedelta(seconds=10)
 class Session:
     """Made by join(). The constructor returns once the process has a role: at once for a rank, much later for a stand-in."""
 
-    def __init__(self, socket_path: Path, job_dir: Path, vault_dir: Path, node_id: str) -> None:
+    def __init__(self, socket_path: Path, job_dir: Path, vault_dir: Path, node_id: str, keeping: Keeping) -> None:
         self.token = read_private(job_dir / "token")
-        self.vault_dir, self.node_id = vault_dir, node_id
+        self.vault_dir, self.node_id, self.keeping = vault_dir, node_id, keeping
         self.changed = threading.Condition(threading.RLock())  # guards all that follows
         self.member: Member
         self.groups: Groups | None = None

@@ -1,6 +1,8 @@
 """A rank's own two slots in its node's vault: which may be written, what lies in them, and tensors over their memory."""
 
+import contextlib
 import logging
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +15,9 @@ from deadpool.proto.messages import SlotKind
 from deadpool.proto.slots import StateId, slot_to_write
 from deadpool.proto.vault_layout import (
     HEADER_BYTES,
+    PIN,
     SLOT_NAMES,
+    THIRD_SLOT,
     Header,
     Item,
     Layout,
@@ -38,10 +42,16 @@ def capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, int]:
 
 
 class OwnSlots:
-    """The two snapshot slots of one rank, mapped. Made by the agent (Reserve); written by the protect thread alone."""
+    """The snapshot slots of one rank, mapped: two, three with checkpoints.
+
+    Made by the agent (Reserve); written by the protect thread alone.
+    """
 
     def __init__(self, vault_dir: Path, rank: int, engine: Engine) -> None:
+        self._vault_dir = vault_dir
         self._paths = [slot_path(vault_dir, SlotKind.SNAPSHOT, rank, name) for name in SLOT_NAMES]
+        third = slot_path(vault_dir, SlotKind.SNAPSHOT, rank, THIRD_SLOT)
+        self._paths += [third] if third.exists() else []
         self._rank, self._engine = rank, engine
         self._files = [SlotFile(path) for path in self._paths]
         self._memory = [self._tensor_over(file) for file in self._files]
@@ -58,7 +68,9 @@ class OwnSlots:
 
     def to_write(self, keep_step: int, slot_bytes: int) -> int:
         """Returns the index of the slot to write next, unsealed and of at least `slot_bytes`."""
-        index = slot_to_write(self.held(), keep_step)
+        free = [index for index, file in enumerate(self._files) if not file.pinned()]
+        held = self.held()
+        index = free[slot_to_write([held[index] for index in free], keep_step)]
         self._files[index].unseal()
         if self._files[index].capacity_bytes < slot_bytes:
             self._grow(index, slot_bytes)
@@ -106,6 +118,16 @@ class OwnSlots:
             self.discard(state)
             return None
         return slot
+
+    def pin(self, state: StateId) -> None:
+        """Has the node's checkpoint writer keep this sealed state; its slot stays as it is until that is done."""
+        index = self.held().index(state)
+        link = self._vault_dir / f"{PIN}-{self._rank}-{state.generation}-{state.step}"
+        with contextlib.suppress(FileExistsError):
+            os.link(self._paths[index], link)
+
+    def pinned(self) -> bool:
+        return any(file.pinned() for file in self._files)
 
     def discard(self, state: StateId) -> None:
         """Makes the slot of a state that fails its checksums unusable."""
