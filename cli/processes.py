@@ -7,6 +7,7 @@ nothing of a dead node survives.
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -109,6 +110,16 @@ class Children:
 
     def _orphans(self) -> set[int]:
         return children() - self._earlier - self.started.keys()
+
+
+def signal_hosted(job_folder: Path) -> bool:
+    """SIGTERM to the supervisor that a node of ours hosts; returns whether it lives. No child of ours: its pid is checked."""
+    with contextlib.suppress(FileNotFoundError, psutil.Error):
+        process = psutil.Process(json.loads((job_folder / "endpoint.json").read_text())["pid"])
+        if str(job_folder) in process.cmdline() and os.getpid() in [parent.pid for parent in process.parents()]:
+            process.terminate()
+            return True
+    return False
 
 
 def vault_folder(job_id: str, node_id: str) -> Path:

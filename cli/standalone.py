@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from deadpool.cli.netns import Networks, open_networks
-from deadpool.cli.processes import Children, become_subreaper, module_command, vault_folder
+from deadpool.cli.processes import Children, become_subreaper, module_command, signal_hosted, vault_folder
 from deadpool.cli.progress import Progress, describe
 from deadpool.cli.restarts import Restarts
 from deadpool.proto.config import JobConfig, stop_signals
@@ -128,12 +128,12 @@ class StandaloneJob:
         self._report()
 
     def _tell_supervisor(self) -> None:
-        """To stop the job. One that a node hosts ends with its agent, which is told."""
-        if self._config.journal:
+        """To stop the job. Where a node hosts it and it does not live just now, the nodes are told."""
+        if not self._config.journal:
+            self._children.signal(_SUPERVISOR, signal.SIGTERM)
+        elif not signal_hosted(self._folder):
             for node_id in self._node_ids:
                 self._children.signal(node_id, signal.SIGTERM)
-        else:
-            self._children.signal(_SUPERVISOR, self._signals[0] if self._signals else signal.SIGTERM)
 
     def _alone_until_s(self, now_s: float) -> float:
         """A new supervisor has to find out first that nobody comes back."""

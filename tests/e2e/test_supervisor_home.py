@@ -72,3 +72,12 @@ def test_lost_with_its_machine(launcher: Launcher, unbroken: Job, tmp_path: Path
     assert summary["committed_steps_lost"] == 0
     assert "supervisor_started" in names(job)
     print(f"recovered in {summary['recoveries'][0]['total_s']:.2f} s")
+
+
+def test_a_stop_is_heard_where_a_node_hosts_the_supervisor(launcher: Launcher, tmp_path: Path) -> None:
+    job = launcher.start("--nnodes", "2", "--journal", str(tmp_path / "shared"), "--no-python", "sleep", "300")
+    until(lambda: "started" in names(job), 80, "the job runs")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait(60).exit_code == 143
+    (ended,) = [event for event in job.events() if event["event"] == "job_ended"]
+    assert (ended["exit_code"], ended["reason"]) == (143, "SIGTERM received")
