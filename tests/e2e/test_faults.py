@@ -70,22 +70,25 @@ def test_a_node_that_is_cut_off_is_replaced_and_comes_back_as_a_spare(launcher: 
 
 
 def test_no_recovery_leaves_anything_behind(launcher: Launcher) -> None:
-    """Six recoveries: agents and surviving ranks hold no more descriptors, threads and processes than after the second."""
+    """Ten recoveries: agents and surviving ranks hold no more descriptors, threads and processes than after the second."""
     rules = launcher.folder / "rules.toml"
     rules.write_text('[[rule]]\nname = "too-often"\nclass = "permanent"\nevent = "signal"\nfailures_on_node = 99\n')
-    faults = inject(*(f"kill-rank:3@{step}" for step in range(6, 42, 6)))
+    faults = inject(*(f"kill-rank:3@{step}" for step in range(6, 56, 5)))
     job = start(launcher, "zero", *faults, "--failure-rules", str(rules), steps=160)
 
     def recoveries() -> int:
         return sum(event["event"] == "recovered" for event in job.events())
 
-    until(lambda: recoveries() >= 2, 90, "two recoveries")
-    before = held(job)
-    until(lambda: recoveries() >= 6, 90, "six recoveries")
-    vaults = {path.name for path in Path("/dev/shm").glob(f"deadpool-{job.job_id}-*/*")}
-    assert len(vaults) == len(set(vaults)) <= 3 * (1 + 2 * (2 + 2 + 1)), vaults  # lock; two slots of each; a record
+    until(lambda: recoveries() >= 2, 150, "two recoveries")
+    before, files = held(job), in_shm(job)
+    until(lambda: recoveries() >= 10, 120, "ten recoveries")
+    assert len(in_shm(job)) <= len(files), (files, in_shm(job))
     until(lambda: not grown(before, held(job)), 20, f"what is held is as before: {grown(before, held(job))}")
     finished(job)
+
+
+def in_shm(job: Job) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"deadpool-{job.job_id}-*/*"))
 
 
 def held(job: Job) -> dict[int, tuple[int, int]]:
@@ -98,6 +101,6 @@ def held(job: Job) -> dict[int, tuple[int, int]]:
 
 
 def grown(before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]) -> dict[int, Any]:
-    """Returns what has more than before: four recoveries that leave one thing each stand out from what comes and goes."""
-    more = {pid: (before[pid], now[pid]) for pid in before.keys() & now.keys() if max(map(sub, now[pid], before[pid])) > 3}
-    return more | ({0: (len(before), len(now))} if len(now) > len(before) + 1 else {})
+    """Returns what has more than before: eight recoveries that leave one thing each stand out from what comes and goes."""
+    more = {pid: (before[pid], now[pid]) for pid in before.keys() & now.keys() if max(map(sub, now[pid], before[pid])) > 7}
+    return more | ({0: (len(before), len(now))} if len(now) > len(before) + 2 else {})
