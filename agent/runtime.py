@@ -32,6 +32,7 @@ from deadpool.agent.store import REQUEST as STORE_REQUEST
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.successor import Successor
 from deadpool.agent.supervisor_link import SupervisorLink
+from deadpool.agent.trouble import Watch, read_usage
 from deadpool.agent.vault import Vault
 from deadpool.agent.views import View, quiet, view_of_rank
 from deadpool.agent.warm import WarmProcess, error_path
@@ -104,6 +105,7 @@ class Node:
         self._silent: dict[int, asyncio.Event] = {}  # set when nothing more will come on that process's stream
         self._timer: asyncio.TimerHandle | None = None
         self._watching = False
+        self._host = Watch()
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ending: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -431,6 +433,8 @@ class Node:
         asyncio.get_running_loop().call_later(self._machinery.config.beat_interval_s, self._beat_and_repeat)
         self._machinery.sweep(strict=False)
         self._link.send(self._machinery.beat(self._core, self._gpus.readings))
+        for trouble in self._host.changes(read_usage(self._machinery.logs.folder)):
+            self._link.send(trouble)
 
     def _watch(self) -> None:
         """Reads the ranks' call records every few milliseconds for as long as an injection waits."""

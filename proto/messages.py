@@ -361,8 +361,8 @@ class StateDiffers:
     """Replicated state is not the same on all its holders: silent corruption.
 
     `ranks`: those that hold something else than the majority; where there is none, all whose copies contradict each other.
-    `repair`: "discarded" (S_step is not committed, the job goes back to the step before, which was verified), "replaced" (by a
-    majority holder's bytes; steps since the last verification may carry its effect), "none" (nobody can tell who is right).
+    `repair`: "discarded" (S_step is not committed, the job goes back to the step before, which was verified) or "none" (nobody
+    can tell who is right, or since when).
     """
 
     generation: int

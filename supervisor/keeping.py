@@ -1,7 +1,7 @@
 """How well the job is kept: protection that is off, states that differ, checkpoints, hosts in trouble. Over JobState."""
 
-from deadpool.proto.messages import NO_STEP, CheckpointWritten, HostTrouble, ProtectionChanged, StateDiffers
-from deadpool.supervisor.state import JobState, Unprotected
+from deadpool.proto.messages import NO_STEP, CheckpointWritten, HostTrouble, KillRanks, ProtectionChanged, StateDiffers
+from deadpool.supervisor.state import JobState, Phase, Unprotected
 
 
 def protection_changed(state: JobState, changed: ProtectionChanged) -> None:
@@ -23,10 +23,15 @@ def unprotected(state: JobState) -> str:
 
 
 def state_differs(state: JobState, differs: StateDiffers) -> None:
-    """The rank that is in the wrong ends by itself once its state is repaired; here it is remembered why."""
+    """A rank whose copy is outvoted, and was discarded, gets a new process: it comes back with the others at the step before."""
     state.note("state_differs", step=differs.step, ranks=differs.ranks, item=differs.item, repair=differs.repair)
-    if differs.repair != "none":
-        for rank in differs.ranks:
+    if differs.repair == "none" or state.phase is not Phase.RUN:
+        return
+    for rank in differs.ranks:
+        node_id = state.roster.ranks[rank].node_id
+        if state.roster.ranks[rank].present:
+            order = KillRanks(generation=state.generation, ranks=(rank,), reason="its state differs from its peers'")
+            state.send(node_id, order)
             state.corrupted[rank] = f"held {differs.item} of step {differs.step} otherwise than its peers (silent corruption)"
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from statistics import median
+from threading import Event
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -22,7 +23,18 @@ from torch.optim import Optimizer
 
 from deadpool.proto.call_record import Head
 from deadpool.proto.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
-from deadpool.proto.messages import NO_STEP, Placement, RankReformed, RankRestored, RankResumed, Reform, Source, SourceKind
+from deadpool.proto.messages import (
+    NO_STEP,
+    Placement,
+    ProtectionChanged,
+    RankReformed,
+    RankRestored,
+    RankResumed,
+    Reform,
+    Source,
+    SourceKind,
+    StateDiffers,
+)
 from deadpool.proto.slots import StateId
 from deadpool.trainer_hooks.checkpoint import restore_tables
 from deadpool.trainer_hooks.commit import CommitBoard
@@ -38,6 +50,7 @@ from deadpool.trainer_hooks.state import TrainingState, check_meta, pack_meta
 from deadpool.trainer_hooks.turn import Turn
 from deadpool.trainer_hooks.unique import Peers, exchange
 from deadpool.trainer_hooks.vault import OwnSlots, capacity
+from deadpool.trainer_hooks.verify import Verdict, Verifier
 
 log = logging.getLogger(__name__)
 
@@ -307,11 +320,31 @@ class Guard:
             on_commit=partial(self._commit_known, generation),
             on_trouble=partial(session.trouble, generation),
             turn=self._turn(store),
+            verifier=self._verifier(store, cancelled),
+            on_differing=partial(self._differs, generation),
         )
         with session.changed:
             session.on_cancel = self._protector.wake
             if cancelled.is_set():
                 self._protector.wake()
+
+    def _verifier(self, store: Store, cancelled: Event) -> Verifier | None:
+        session, every = self._session, self._session.keeping.verify_every
+        if not every:
+            return None
+        return Verifier(store, rank=session.rank, world_size=session.world_size, every=every, cancelled=cancelled)
+
+    def _differs(self, generation: int, step: int, verdict: Verdict, discarded: bool) -> None:
+        session = self._session
+        repair = "discarded" if discarded else "none"
+        session.send(
+            StateDiffers(
+                generation=generation, rank=session.rank, step=step, ranks=verdict.ranks, item=verdict.item, repair=repair
+            )
+        )
+        if not discarded:
+            reason = f"ranks {', '.join(map(str, verdict.ranks))} hold {verdict.item} otherwise than their peers"
+            session.send(ProtectionChanged(generation=generation, rank=session.rank, step=step, reason=reason))
 
     def _turn(self, store: Store) -> Turn | None:
         every, slots = self._session.keeping.checkpoint_every, self._slots

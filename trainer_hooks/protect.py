@@ -25,6 +25,7 @@ from deadpool.trainer_hooks.state import Held, Meta, pack_meta, type_name
 from deadpool.trainer_hooks.turn import Turn
 from deadpool.trainer_hooks.unique import Peers
 from deadpool.trainer_hooks.vault import OpenSlot, OwnSlots, capacity
+from deadpool.trainer_hooks.verify import Verdict, Verifier
 
 CHUNK_BYTES = 32 << 20
 RETRY_S = 0.2
@@ -86,6 +87,8 @@ class Protector:
         on_commit: Callable[[int], None],
         on_trouble: Callable[[Exception], None],
         turn: Turn | None = None,
+        verifier: Verifier | None = None,
+        on_differing: Callable[[int, Verdict, bool], None] = lambda step, verdict, discarded: None,
     ) -> None:
         self._rank, self._generation = rank, generation
         self._slots, self._engine, self._holders = slots, engine, holders
@@ -93,6 +96,7 @@ class Protector:
         self._counters, self._cancelled = counters, cancelled
         self._on_commit, self._on_trouble = on_commit, on_trouble
         self._turn = turn  # of persistent checkpoints, if there are any
+        self._verifier, self._on_differing = verifier, on_differing
         self.commit_step = commit_step
         self._layout: tuple[list[Held], Layout, list[int]] | None = None
         self._reserved_bytes = 0
@@ -158,12 +162,15 @@ class Protector:
     def _work(self) -> None:
         try:
             while (boundary := self._take()) is not None:
+                known = dict(self._peers)
                 try:
                     slot = self._slots.find_whole(boundary.state) or self._copy(boundary)
                 finally:
                     boundary.settle()
                 if slot is None:
                     continue  # changed under the copy: only a broken step does that
+                if not self._verified(slot, known):
+                    return
                 self._replicate(slot)
                 if self._turn is not None:
                     self._turn.before_commit()
@@ -226,6 +233,27 @@ class Protector:
         if boundary.state.step in self._exchange_steps or boundary.state.step % EXCHANGE_EVERY_STEPS == 0:
             layout, sums = self._classify(boundary, layout, sums, data)
         return self._slots.seal(index, boundary.state, layout, meta, sums, data_offset)
+
+    def _verified(self, slot: OpenSlot, peers: Peers) -> bool:
+        """Returns False when S_k must not be committed: a rank's copy is outvoted, and the step before was the same everywhere.
+
+        The job goes back to that step then; the rank has made its copy unusable, and the supervisor replaces its process.
+        """
+        step, verifier = slot.state.step, self._verifier
+        if verifier is None or not verifier.is_due(step) or step in self._exchange_steps:
+            return True  # coincidences come to light at the exchanges
+        before = verifier.verified_step
+        layout = slot.tables.layout
+        sums = {item.key: total for item, total in zip(layout.items, slot.tables.checksums, strict=True)}
+        verdict = verifier.verdict(step, sums, peers)
+        if verdict is None:
+            return True
+        discarded = verdict.majority and before == step - 1
+        if discarded and self._rank in verdict.ranks:
+            self._slots.discard(slot.state)
+        if self._rank == verdict.teller:
+            self._on_differing(step, verdict, discarded)
+        return not discarded
 
     def _place(self, held: list[Held]) -> tuple[Layout, list[int]]:
         """Returns the layout of these items and, for each of its items in order, the item's index in `held`."""
