@@ -47,7 +47,8 @@ class Watch:
     def changes(self, usage: Usage) -> list[HostTrouble]:
         """Returns what has begun or is over since the last call."""
         return [
-            *self._change("memory", usage.memory_share, 0.95, 0.92, f"memory is nearly full: {_mib(usage.memory_free_bytes)} left"),
+            *self._change("memory", usage.memory_share, 0.95, 0.92,
+                          f"memory is nearly full: {_mib(usage.memory_free_bytes)} left"),
             *self._change("shm", usage.shm_share, 0.95, 0.92, f"{VAULT_ROOT} is nearly full: {_mib(usage.shm_free_bytes)} left"),
             *self._change("files", usage.files_share, 0.9, 0.8, f"{usage.files_share:.0%} of the allowed open files are in use"),
             *self._change(

@@ -1,6 +1,6 @@
 """Are replicated bytes the same on all their holders? Compared every so many steps through the generation's store.
 
-What differs has been changed behind everybody's back: by a broken memory cell, a stray write, a kernel that is wrong now and then.
+What differs has been changed behind everybody's back: by a broken memory cell, a stray write, a kernel that errs at times.
 Three holders or more outvote one; of two nobody can tell. Buffers are left out: they may differ by right (running means).
 """
 
@@ -23,7 +23,7 @@ _COMPARED = ("model/", "optimizer/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`ranks`: that hold something else than the majority; all holders where there is none. `teller`: the rank that reports it."""
+    """`ranks`: that hold something else than the majority; all holders where there is none. `teller`: reports it."""
 
     ranks: tuple[int, ...]
     item: str
@@ -63,7 +63,7 @@ class Verifier:
         return step % self._every == 0
 
     def verdict(self, step: int, sums: Mapping[str, int], peers: Peers) -> Verdict | None:
-        """Returns what is wrong with S_step, once all ranks have told what they hold. UnavailableError: the generation is over."""
+        """Returns what is wrong with S_step, once all ranks have told what they hold. UnavailableError: it is over."""
         keys = {key: checksum(key.encode()) for key in sums if key.startswith(_COMPARED)}
         rows = b"".join(struct.pack("<QQ", hashed, sums[key]) for key, hashed in keys.items())
         names = [f"verify/{step}/{rank}" for rank in range(self._world_size)]

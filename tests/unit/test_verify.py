@@ -25,7 +25,6 @@ def everybody(count: int) -> dict[int, dict[str, tuple[int, ...]]]:
         ("xxxx", "yyyy", None),
         ("xxxz", "yyyy", Verdict(ranks=(3,), item="model/a", majority=True, teller=0)),
         ("xxxx", "zyyy", Verdict(ranks=(0,), item="model/b", majority=True, teller=1)),
-        ("xz", "yy", Verdict(ranks=(0, 1), item="model/a", majority=False, teller=0)),
         ("xxzz", "yyyy", Verdict(ranks=(0, 1, 2, 3), item="model/a", majority=False, teller=0)),
         ("xz", "yy", Verdict(ranks=(0, 1), item="model/a", majority=False, teller=0)),
         ("xxzz", "yyyw", Verdict(ranks=(3,), item="model/b", majority=True, teller=0)),  # what is certain comes first
