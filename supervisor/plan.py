@@ -113,7 +113,7 @@ def plan_recovery(
         if closest is None or len(missing) < len(closest[1]):
             closest = (step, missing)
     if closest is None:
-        return None, "no rank holds any state"
+        return None, f"no rank holds any state: gone is that of rank {', '.join(map(str, range(len(homes))))}"
     missing_ranks = ", ".join(map(str, closest[1]))
     return None, f"there is no source of step {closest[0]} for rank {missing_ranks}, and it is no better at other steps"
 

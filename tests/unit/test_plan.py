@@ -156,7 +156,7 @@ def test_snapshot_of_a_dead_branch_is_no_source() -> None:
     assert plan.resume_step == 4
     plan, why = _case("A", vaults={"A": (snapshot(0, 5, 1),)}, lineage=lineage).plan()
     assert plan is None
-    assert why == "no rank holds any state"
+    assert why.startswith("no rank holds any state")
 
 
 def test_a_start_afresh_makes_all_older_states_dead() -> None:
