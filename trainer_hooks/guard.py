@@ -325,6 +325,7 @@ class Guard:
         )
         with session.changed:
             session.on_cancel = self._protector.wake
+            session.on_close = self._protector.close
             if cancelled.is_set():
                 self._protector.wake()
 

@@ -17,6 +17,8 @@ from deadpool.proto.secret import TOKEN_KEY
 
 log = logging.getLogger(__name__)
 
+_CLOSE_TIMEOUT_S = 2.0
+
 
 class Link:
     """`on_order` is called on the link's own thread, one order after the other. An agent that dies takes this process with it."""
@@ -28,7 +30,8 @@ class Link:
         stub = rank_agent_pb2_grpc.AgentStub(self._channel)
         self._orders = stub.Serve(self._messages(), metadata=[(TOKEN_KEY, token)])
         self._closing = False
-        threading.Thread(target=self._listen, name="deadpool-link", daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, name="deadpool-link", daemon=True)
+        self._thread.start()
 
     def send(self, message: RankMessage) -> None:
         self._outgoing.put(message)
@@ -37,6 +40,7 @@ class Link:
         self._closing = True
         self._outgoing.put(None)
         self._channel.close()
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _messages(self) -> Iterator[rank_agent_pb2.RankMessage]:
         while (message := self._outgoing.get()) is not None:

@@ -29,6 +29,7 @@ from deadpool.trainer_hooks.verify import Verdict, Verifier
 
 CHUNK_BYTES = 32 << 20
 RETRY_S = 0.2
+CLOSE_TIMEOUT_S = 2.0
 EXCHANGE_EVERY_STEPS = 256
 
 
@@ -156,6 +157,11 @@ class Protector:
             holder.close()
         if self._current is not None:
             self._current.settled.wait()
+
+    def close(self) -> None:
+        """At exit: ends the protection and its thread, which must not be inside torch when the interpreter goes down."""
+        self.quiesce()
+        self._thread.join(CLOSE_TIMEOUT_S)
 
     # ------------------------------------------------------------ protect thread
 

@@ -56,6 +56,7 @@ class Session:
         self.groups: Groups | None = None
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
         self.strikes = Strikes(self._lose_network)
+        self.on_close: Callable[[], None] = lambda: None  # ends the protect thread
         self.on_cancel: Callable[[], None] = lambda: None  # called with the lock held, right after `cancelled` is set
         self._role: Role | None = None
         self._plan: Reform | None = None
@@ -154,6 +155,8 @@ class Session:
         self.on_cancel()
 
     def close(self) -> None:
+        """At exit, however it comes: ends what runs beside the main thread. A daemon thread inside torch would abort the process."""
+        self.on_close()
         if self.groups is not None:
             self.groups.close()
         self._link.close()
