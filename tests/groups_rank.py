@@ -141,7 +141,7 @@ class Rank:
         self.armed = False
         self.stop = False
         self.strike_at: tuple[int, float] | None = None  # steps to go, and how far into the step then
-        self.held_early = held()
+        self.measured, self.held_early = False, held()
 
     def on_broken(self, generation: int, error: str) -> None:
         self.report(f"broken/{generation}", error[:200])
@@ -252,8 +252,8 @@ class Rank:
             return self.recover(step), False
         self.losses[step] = loss
         self.keep(step + 1)
-        if self.groups.generation == _EARLY_GENERATION:
-            self.held_early = held()
+        if self.groups.generation >= _EARLY_GENERATION and not self.measured:
+            self.measured, self.held_early = True, held()
         return step + 1, self.trainer.all_stop
 
     def held_at_end(self) -> list[dict[str, int]]:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 # Of an operation, unless the script says otherwise. Not a hang detector: it bounds how long a stuck one is kept aside.
 OPERATION_TIMEOUT = timedelta(minutes=10)
-_QUIET_TIMEOUT_S = 1.0  # old operations end within milliseconds of the abort; one that does not can only fail, later
+_QUIET_TIMEOUT_S = 0.5  # old operations end within milliseconds of the abort; one that does not has lost a send and can only fail
 
 
 class Groups:
