@@ -155,7 +155,7 @@ class Session:
         self.on_cancel()
 
     def close(self) -> None:
-        """At exit, however it comes: ends what runs beside the main thread. A daemon thread inside torch would abort the process."""
+        """At exit: ends what runs beside the main thread. A daemon thread inside torch would abort the process."""
         self.on_close()
         if self.groups is not None:
             self.groups.close()
