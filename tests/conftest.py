@@ -16,12 +16,20 @@ _GONE_WITHIN_S = 5.0
 _E2E_TIMEOUT_S = 180
 _numbers = itertools.count()
 
+os.environ.pop("PYTHONSAFEPATH", None)  # is for the tests' own imports; scripts under test import what lies beside them
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole jobs get more time: each imports torch once per node, and the machine may be busy."""
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests with real processes are e2e, and whole jobs get more time: the machine may be busy. `long` ones run when named."""
     for item in items:
         if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT_S))
+        if "shell" in item.path.parts:
+            item.add_marker(pytest.mark.e2e)
+    if "long" not in config.option.markexpr:
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 @pytest.fixture(autouse=True)

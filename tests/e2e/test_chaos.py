@@ -11,6 +11,7 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", ["3", "4"])
 def test_a_random_mixture_of_failures_ends_as_the_unbroken_run(seed: str, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"

@@ -68,6 +68,7 @@ def test_a_node_that_is_cut_off_is_replaced_and_comes_back_as_a_spare(launcher: 
     assert not [name for name in os.listdir("/sys/class/net") if name.startswith(f"dp{job.process.pid}")]
 
 
+@pytest.mark.long
 def test_no_recovery_leaves_anything_behind(launcher: Launcher) -> None:
     """Ten recoveries: agents and surviving ranks hold no more descriptors, threads and processes than after the second."""
     rules = launcher.folder / "rules.toml"

@@ -50,6 +50,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Job:
         return job
 
 
+@pytest.mark.long
 def test_killed_in_a_step_and_in_a_recovery(launcher: Launcher, unbroken: Job) -> None:
     """Neither is noticed by the ranks; what was under way goes on in the same generation."""
     job = start(launcher, "--inject", "kill-supervisor:0@6", "--inject", "kill-node:1@14")
