@@ -246,4 +246,7 @@ class Job:
 
 def _note_bad_copies(state: JobState, copies: tuple[messages.BadCopy, ...]) -> None:
     for copy in copies:
+        if copy in state.bad_copies:
+            continue
+        state.bad_copies.add(copy)
         state.note("bad_copy", node=copy.node_id, kind=copy.kind.value, rank=copy.rank, step=copy.step)

@@ -6,7 +6,7 @@ from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
-from deadpool.proto.messages import NO_STEP, Inject, Order, RecoveryRecord, Stop
+from deadpool.proto.messages import NO_STEP, BadCopy, Inject, Order, RecoveryRecord, Stop
 from deadpool.supervisor.classify import ErrorMark, Past
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.hang import Inquiry
@@ -87,6 +87,7 @@ class JobState:
     story: Story | None = None
     records: list[RecoveryRecord] = field(default_factory=list)
     lineage: list[Sent] = field(default_factory=list)
+    bad_copies: set[BadCopy] = field(default_factory=set)  # those that were reported; a rank may say so twice
     holders: frozenset[str] = frozenset()  # nodes that keep replicas in this generation
     armed: dict[int, Armed] = field(default_factory=dict)
     past: list[Past] = field(default_factory=list)

@@ -25,6 +25,7 @@ from deadpool.proto.call_record import Head
 from deadpool.proto.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.messages import (
     NO_STEP,
+    BadCopy,
     Placement,
     ProtectionChanged,
     RankReformed,
@@ -106,6 +107,7 @@ class Guard:
         self._placement: Placement = session.role.placement
         self._peers: Peers = {}
         self._boundary: Boundary | None = None
+        self._bad_copies: tuple[BadCopy, ...] = ()
         self._protector: Protector | None = None
         self._slots: OwnSlots | None = None
         self._step_began_ns = 0
@@ -407,11 +409,12 @@ class Guard:
             state, restored = self._restore(plan, source)
         except (DeadpoolError, RuntimeError, OSError) as error:
             log.warning("generation %d: %s failed: %s", plan.generation, phase, error)
-            if phase == "restore":
-                self._groups.break_generation(plan.generation, str(error))  # they are open already, and will not be used
             bad_copies = error.copies if isinstance(error, BadCopiesError) else ()
+            self._bad_copies += bad_copies  # said again with RankRestored: a newer generation may keep this one from being heard
             with session.changed:
                 session.carry_out(member.recovery_failed(plan, phase, str(error), bad_copies))
+            if phase == "restore":
+                self._groups.break_generation(plan.generation, str(error))  # they are open already, and will not be used
             return False
         with session.changed:
             if not member.restored(plan, state):
@@ -423,9 +426,10 @@ class Guard:
                     rank=session.rank,
                     step=plan.resume_step,
                     bytes_restored=restored.bytes_restored,
-                    bad_copies=restored.bad_copies,
+                    bad_copies=(*self._bad_copies, *restored.bad_copies),
                 )
             )
+            self._bad_copies = ()
         self._go_on(plan)
         return True
 
