@@ -130,7 +130,7 @@ class StandaloneJob:
     def _tell_supervisor(self) -> None:
         """To stop the job. Where a node hosts it and it does not live just now, the nodes are told."""
         if not self._config.journal:
-            self._children.signal(_SUPERVISOR, signal.SIGTERM)
+            self._children.signal(_SUPERVISOR, self._signals[0] if self._signals else signal.SIGTERM)
         elif not signal_hosted(self._folder):
             for node_id in self._node_ids:
                 self._children.signal(node_id, signal.SIGTERM)
