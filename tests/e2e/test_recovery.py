@@ -104,7 +104,8 @@ def test_a_failure_asked_for_while_the_job_runs(launcher: Launcher, reference: T
     assert job.ask("inject", "kill-rank", "2").returncode == 0
     broken = finished(job)
     broken.assert_same_as(reference)
-    assert [recovery["ranks"] for recovery in broken.summary["recoveries"]] == [[2]]
+    # asked for in the last steps, it strikes when the ranks have left their loops: then all come back from the vault
+    assert any(2 in recovery["ranks"] for recovery in broken.summary["recoveries"])
     names = [event["event"] for event in job.events()]
     assert names.index("injection") < names.index("recovered"), names
 
