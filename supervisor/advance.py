@@ -362,6 +362,10 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
             reason = f"{'; '.join(story.causes)}; step {state.commit_step} was committed, but {why}"
             state.end(1, reason, now_s=now_s, details=story.first.details)
         return
+    if plan.resume_step == 0:  # a first step must meet ranks that have not stepped: DDP sums in another order from its second on
+        state.commit_step = NO_STEP
+        begin_afresh(state, "no step is done yet that all ranks can go on from", now_s=now_s)
+        return
     if state.commit_step > state.fruitful_step:
         state.fruitless, state.fruitful_step = 1, state.commit_step
     story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))

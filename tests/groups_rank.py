@@ -33,6 +33,7 @@ with warnings.catch_warnings():
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 WORLD = 4
+REHEARSALS = 2
 _KEPT_SNAPSHOTS = 4
 _EARLY_GENERATION = 5
 _LONG = timedelta(seconds=60)
@@ -139,6 +140,7 @@ class Rank:
         self.losses: dict[int, float] = {}
         self.snapshots: dict[int, dict[str, Any]] = {}
         self.armed = False
+        self.attempts = 0
         self.stop = False
         self.strike_at: tuple[int, float] | None = None  # steps to go, and how far into the step then
         self.measured, self.held_early = False, held()
@@ -210,7 +212,8 @@ class Rank:
             self.trainer.middle.register_forward_hook(self.break_here)
         step = 0
         if self.joiner:
-            for rehearsed in range(2):
+            self.attempts = REHEARSALS
+            for rehearsed in range(REHEARSALS):
                 self.trainer.step(rehearsed, lambda: False)
             step = self.recover(-1)
         else:
@@ -248,6 +251,9 @@ class Rank:
         except Exception:
             if not self.groups.broken:
                 raise
+        self.attempts += 1
+        if self.groups.broken and self.attempts < REHEARSALS:
+            return step, False  # once more, muted: DDP rebuilds its buckets in its second forward, and must not do it alone
         if self.groups.broken:
             return self.recover(step), False
         self.losses[step] = loss

@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 REFORM_TIMEOUT_S = 25.0
-REHEARSALS = 2  # DDP rebuilds its buckets in its second forward; kernels compile and allocators warm up in the first
+REHEARSALS = 2  # DDP rebuilds its buckets in its second forward, once; kernels compile and allocators warm up in the first
 
 
 class Attempt:
@@ -100,8 +100,8 @@ class Guard:
         self._session, self._state, self._engine = session, state, engine
         self._member = session.member
         self._opened = False
-        self._start = 0
-        self._rehearsals_left = 0
+        self._rehearsing = False
+        self._attempts = 0  # of this process, ended ones, whatever came of them
         self._yielded = 0
         self._resumed_sent = True
         self._placement: Placement = session.role.placement
@@ -139,19 +139,17 @@ class Guard:
     def begin(self, *, start: int = 0, until: int) -> None:
         """Enters the loop with S_start in the process. Returns once it is protected (a joiner: at once)."""
         assert not self._opened, "the loop was entered before"
-        self._opened, self._start = True, start
+        self._opened = True
         if self._member.phase is Phase.REHEARSE:
-            self._rehearsals_left = REHEARSALS
+            self._rehearsing = True
             self.next_step = max(start, min(self._session.role.hint_step, until - 1))
             return
         start = self._resume(start)
         self.next_step = self._yielded = start
         with self._session.changed:
             self._member.begun(start)
-        if not self._first_protection(StateId(generation=self._session.role.generation, step=start)):
-            self._recover()
-        elif start > 0:
-            self._rehearsals_left = REHEARSALS  # resumed from a file: without it DDP would sum in another order than before
+        if self._first_protection(StateId(generation=self._session.role.generation, step=start)) and start > 0:
+            self._rehearsing = True  # resumed from a file: without it DDP would sum in another order than before
             self._groups.rehearse(True)
 
     def step(self) -> Attempt:
@@ -170,7 +168,8 @@ class Guard:
             session.changed.wait_for(lambda: member.phase not in (Phase.FINISHED,))
             if member.phase is Phase.RELEASED:
                 return True
-        self._recover()
+        self.next_step = max(0, step - 1)  # if it has to be attempted, for _leave()
+        self._leave()
         return False
 
     # ------------------------------------------------------------ one attempt
@@ -180,17 +179,18 @@ class Guard:
         self._write_record(step)
 
     def end_attempt(self, step: int, error: Exception | None) -> tuple[bool, bool]:
-        if self._rehearsals_left and self._member.phase is not Phase.BROKEN:
+        if self._rehearsing and self._member.phase is not Phase.BROKEN:
             if error is None:
+                self._attempts += 1
                 self._rehearsed()
             return False, error is not None
+        self._attempts += 1
         with self._session.changed:
             if error is not None and self._member.phase is not Phase.BROKEN:
                 return False, True
             completed = error is None and self._member.boundary(step)
         if not completed:
-            self._state.zero_gradients()
-            self._recover()
+            self._leave()
             return False, False
         now_ns = time.monotonic_ns()
         self._durations_ns.append(now_ns - self._step_began_ns)
@@ -204,8 +204,7 @@ class Guard:
 
     def _rehearsed(self) -> None:
         self._state.zero_gradients()
-        self._rehearsals_left -= 1
-        if self._rehearsals_left:
+        if self._attempts < REHEARSALS:
             return
         if self._member.phase is Phase.REHEARSE:
             self._recover()
@@ -215,6 +214,7 @@ class Guard:
         from_own_slot(self._state, self._slots, self._member.live, self._session.node_id)
         with self._session.changed:
             self._member.dirty = False
+        self._rehearsing = False
         self._groups.rehearse(False)
 
     def _wrap(self, optimizer: Optimizer) -> None:
@@ -382,6 +382,15 @@ class Guard:
 
     # ------------------------------------------------------------ recovery
 
+    def _leave(self) -> None:
+        """Leaves a broken generation by recovering, once this process has made the attempts of a rehearsal.
+
+        A rank that had not would rebuild DDP's buckets live, alone. Until then its attempts are muted and discarded.
+        """
+        self._state.zero_gradients()
+        if self._attempts >= REHEARSALS:
+            self._recover()
+
     def _recover(self) -> None:
         """Goes through recoveries until one succeeds: the process then holds S_next_step in the newest generation."""
         session, member = self._session, self._member
@@ -390,7 +399,7 @@ class Guard:
             self._protector.quiesce()
         if self._boundary is not None and self._boundary.state == member.live:
             clean = self._boundary.unchanged()
-        self._rehearsals_left = 0
+        self._rehearsing = False
         with session.changed:
             session.carry_out(member.quiesced(clean=clean))
         while not self._carry_out(session.await_plan()):
