@@ -5,6 +5,7 @@ from pathlib import Path
 
 from deadpool.proto.config import JobConfig, keeping_to_json
 from deadpool.proto.messages import Placement
+from deadpool.proto.warm_wire import INHERITED
 
 STANDIN = "DEADPOOL_STANDIN"
 NUMA_BINDING = "DEADPOOL_NUMA_BINDING"
@@ -15,7 +16,7 @@ _OF_A_RANK = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
     "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    STANDIN, PROCESS,
+    STANDIN, PROCESS, INHERITED,
 )  # fmt: skip
 
 
@@ -25,8 +26,7 @@ def node_environment(
     """Returns what all of the node's ranks share: the environment of the warm process."""
     environment = {name: value for name, value in inherited.items() if name not in _OF_A_RANK}
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if config.nproc_per_node > 1:
-        environment.setdefault("OMP_NUM_THREADS", "1")
+    environment |= thread_environment(config, inherited)
     if config.numa_binding:
         environment[NUMA_BINDING] = config.numa_binding
     if host == "127.0.0.1":
@@ -45,6 +45,11 @@ def node_environment(
         "DEADPOOL_VAULT_DIR": str(vault_dir),
         "DEADPOOL_KEEPING": keeping_to_json(config),
     }
+
+
+def thread_environment(config: JobConfig, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Returns what torch's libraries read as they are loaded: one thread for a rank that has neighbours, as torchrun has it."""
+    return {"OMP_NUM_THREADS": "1"} if config.nproc_per_node > 1 and "OMP_NUM_THREADS" not in inherited else {}
 
 
 def rank_environment(

@@ -5,13 +5,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from deadpool.proto import warm_wire
 from deadpool.proto.config import Entry, JobConfig
 from deadpool.proto.errors import ConfigError
-from deadpool.proto.warm_wire import Fork, Forked, ForkKind, FrameReader, Ready
+from deadpool.proto.warm_wire import INHERITED, Fork, Forked, ForkKind, FrameReader, Prepare, Ready
 
 _MODULE = "deadpool.trainer_hooks.warm"
 _RECEIVE_BYTES = 1 << 16
@@ -51,35 +51,17 @@ class WarmProcess:
         return bool(self._asked)
 
     def start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            theirs.set_inheritable(True)
-            try:
-                self.pid = self._spawn(theirs.fileno())
-            except OSError as error:
-                ours.close()
-                self._on_problem(f"{self._config.python}: cannot be started ({error.strerror}); give another with --python")
-                return
-        self._control, self._reader, self._ready = ours, FrameReader(), False
-        asyncio.get_running_loop().add_reader(ours, self._readable)
-
-    def _spawn(self, control_fd: int) -> int:
-        config = self._config
-        fresh = ["--fresh"] if config.start_method == "spawn" or config.entry is Entry.PROGRAM else []
-        safe_path = ["--safe-path"] if self._environment.get("PYTHONSAFEPATH") else []
-        arguments = [
-            config.python, "-P", "-m", _MODULE, "--control", str(control_fd), "--agent", str(os.getpid()),
-            "--entry", config.entry, *fresh, *safe_path, "--", *config.command,
-        ]  # fmt: skip
-        return os.posix_spawnp(
-            config.python,
-            arguments,
-            self._environment,
-            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-            setsid=True,
-            setsigmask=[],
-            setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT],
-        )
+        """Takes the warm process that this one was given, or starts a new one."""
+        try:
+            self.pid, control = take_inherited() or spawn_warm(self._config.python, self._environment)
+            warm_wire.send(control, preparation(self._config, self._environment))
+        except ConnectionError:
+            pass  # it died: heard of below
+        except OSError as error:
+            self._on_problem(f"{self._config.python}: cannot be started ({error.strerror}); give another with --python")
+            return
+        self._control, self._reader, self._ready = control, FrameReader(), False
+        asyncio.get_running_loop().add_reader(control, self._readable)
 
     def fork(self, request: int, kind: ForkKind, environment: dict[str, str], fds: tuple[int, ...]) -> None:
         """Asks for a process. The descriptors are the caller's; they must stay open until `on_forked`."""
@@ -157,6 +139,49 @@ class WarmProcess:
         self._control.close()
         self._control = None
         return os.waitpid(self.pid, 0)[1]
+
+
+def take_inherited() -> tuple[int, socket.socket] | None:
+    """Returns (pid, control) of the warm process that this one was given as its child when it was started; once."""
+    told = os.environ.pop(INHERITED, "")
+    if not told:
+        return None
+    fd, pid = map(int, told.split(":"))
+    os.set_inheritable(fd, False)
+    return pid, socket.socket(fileno=fd)
+
+
+def spawn_warm(python: str, environment: Mapping[str, str]) -> tuple[int, socket.socket]:
+    """Starts a warm process and returns (pid, control). OSError when there is no such interpreter."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.set_inheritable(True)
+        arguments = [python, "-P", "-m", _MODULE, "--control", str(theirs.fileno()), "--parent", str(os.getpid())]
+        try:
+            pid = os.posix_spawnp(
+                python,
+                arguments,
+                dict(environment),
+                file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+                setsid=True,
+                setsigmask=[],
+                setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT],
+            )
+        except OSError:
+            ours.close()
+            raise
+    return pid, ours
+
+
+def preparation(config: JobConfig, environment: Mapping[str, str]) -> Prepare:
+    return Prepare(
+        environment=dict(environment),
+        folder=os.getcwd(),
+        entry=config.entry,
+        arguments=config.command,
+        fresh=config.start_method == "spawn" or config.entry is Entry.PROGRAM,
+        safe_path=bool(environment.get("PYTHONSAFEPATH")),
+    )
 
 
 def error_path(job_dir: Path, node_id: str, process: int) -> Path:

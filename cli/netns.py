@@ -32,6 +32,10 @@ class Networks:
     def address(self, node_id: str) -> str:
         return self._nodes[node_id][0]
 
+    def fd(self, node_id: str) -> int:
+        """Returns the descriptor of the node's namespace."""
+        return self._nodes[node_id][2]
+
     def enter(self, node_id: str) -> None:
         """Moves the calling thread into the node's network; for a child, between fork and exec."""
         enter(self._nodes[node_id][2])

@@ -60,17 +60,29 @@ def children() -> set[int]:
 
 
 class Children:
-    """Started: pid -> name, until reaped. Children that were there before (left by an exec) are nobody's business."""
+    """Started: pid -> name, until reaped. Children that were there before (left by an exec) are nobody's business.
+
+    `expecting`: others are forking children for this process, whose pids it will be told (`adopt`): no child is an orphan.
+    """
 
     def __init__(self) -> None:
         self.started: dict[int, str] = {}
+        self.expecting = False
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._earlier = children()
+        self._not_ours = children()
 
     def start(self, name: str, command: list[str], prepare: Callable[[], None] = lambda: None) -> None:
         process = start(command, prepare)
         self.started[process.pid] = name
         self._processes[process.pid] = process
+
+    def adopt(self, name: str, pid: int) -> None:
+        """Counts a child that was forked for this process as started by it."""
+        self.started[pid] = name
+
+    def tolerate(self, pid: int) -> None:
+        """A child that nothing needs to be done about."""
+        self._not_ours.add(pid)
 
     def pid(self, name: str) -> int | None:
         """Returns the pid of the child that was started under that name, None once it is reaped."""
@@ -82,7 +94,8 @@ class Children:
         while (found := _wait_for_any()) is not None:
             pid, exit_code = found
             if pid in self.started:
-                self._processes.pop(pid).returncode = exit_code  # reaped here: subprocess need not look for it
+                if (process := self._processes.pop(pid, None)) is not None:
+                    process.returncode = exit_code  # reaped here: subprocess need not look for it
                 ended.append((self.started.pop(pid), exit_code))
         self.kill_orphans()
         return ended
@@ -103,13 +116,15 @@ class Children:
 
     def kill_orphans(self) -> bool:
         """Kills what dead agents left; returns whether there was anything."""
+        if self.expecting:
+            return False
         orphans = self._orphans()
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)
         return bool(orphans)
 
     def _orphans(self) -> set[int]:
-        return children() - self._earlier - self.started.keys()
+        return children() - self._not_ours - self.started.keys()
 
 
 def signal_hosted(job_folder: Path) -> bool:

@@ -19,6 +19,7 @@ from deadpool.cli.netns import Networks, open_networks
 from deadpool.cli.processes import Children, become_subreaper, module_command, signal_hosted, vault_folder
 from deadpool.cli.progress import Progress, describe
 from deadpool.cli.restarts import Restarts
+from deadpool.cli.warm_nodes import WarmNodes, open_warm_nodes
 from deadpool.proto.config import JobConfig, stop_signals
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, read_outcome
@@ -43,6 +44,7 @@ class StandaloneJob:
         self._children = Children()
         self._node_ids = [f"node{index}" for index in range(config.nnodes + config.spares)]
         self._networks: Networks | None = None
+        self._warm: WarmNodes | None = None  # while agents are being forked from it
         self._frozen: set[str] = set()
         self._to_boot: set[str] = set()
         self._for_agents: list[str] = []  # further arguments of them
@@ -81,6 +83,10 @@ class StandaloneJob:
             self._for_agents = ["--journal", folder, "--for-supervisor", json.dumps(list(self._for_supervisor))]
         else:
             self._start_supervisor()
+        self._warm = open_warm_nodes(self._config, len(self._node_ids))
+        if self._warm is not None:
+            self._children.tolerate(self._warm.pid)
+            self._children.expecting = True
         for node_id in self._node_ids:  # agents wait for a supervisor that listens: all start at the same time
             self._start_node(node_id)
         if not self._config.journal:
@@ -151,6 +157,9 @@ class StandaloneJob:
     def _clear_up(self) -> None:
         """Ends every process that is left, politely first, and removes the vaults."""
         self._restart_s = None
+        if self._warm is not None:
+            self._warm.close()
+            self._warm, self._children.expecting = None, False
         for node_id in self._frozen:  # it can be told to end only awake
             self._children.thaw(node_id)
         if self._patient:
@@ -173,7 +182,11 @@ class StandaloneJob:
         """Sleeps until a signal comes, then notes the signals and the deaths that there were."""
         if self._restart_s is not None and time.monotonic() >= self._restart_s and not self._signals:
             self._start_supervisor()
-        if not select.select([self._wake_fd], [], [], timeout_s)[0]:
+        warm_fds = [self._warm.fd] if self._warm is not None else []
+        readable = select.select([self._wake_fd, *warm_fds], [], [], timeout_s)[0]
+        if self._warm is not None and self._warm.fd in readable:
+            self._take_forked(self._warm)
+        if self._wake_fd not in readable:
             return
         numbers = os.read(self._wake_fd, 4096)
         self._signals += [number for number in numbers if number in self._stop_signals]
@@ -202,7 +215,7 @@ class StandaloneJob:
             self._verdict = 1
 
     def _agents_left(self) -> bool:
-        return any(name != _SUPERVISOR for name in self._children.started.values())
+        return self._warm is not None or any(name != _SUPERVISOR for name in self._children.started.values())
 
     def _remove_vaults(self, node_ids: list[str]) -> None:
         for node_id in node_ids:
@@ -224,11 +237,26 @@ class StandaloneJob:
         own = ["--job-dir", str(self._folder), "--with-parent", "--node-id", node_id, "--hint", node_id.removeprefix("node")]
         own += self._for_agents
         networks = self._networks
-        if networks is None:
-            self._children.start(node_id, [*module_command("deadpool.agent.main"), *own])
+        if networks is not None:
+            own += ["--host", networks.address(node_id)]
+        command = [*module_command("deadpool.agent.main"), *own]
+        if self._warm is not None:
+            self._warm.start(node_id, command, None if networks is None else networks.fd(node_id))
+        elif networks is None:
+            self._children.start(node_id, command)
         else:
-            command = [*module_command("deadpool.agent.main"), *own, "--host", networks.address(node_id)]
             self._children.start(node_id, command, partial(networks.enter, node_id))
+
+    def _take_forked(self, warm: WarmNodes) -> None:
+        """Agents that were forked are children like others; those that could not be are started in the ordinary way."""
+        pids, failed = warm.started()
+        for node_id, pid in pids.items():
+            self._children.adopt(node_id, pid)
+        if not warm.waiting:
+            warm.close()
+            self._warm, self._children.expecting = None, False
+        for node_id in failed:
+            self._start_node(node_id)
 
     def _strike(self, kind: str, node_id: str) -> None:
         """Carries out what only the machine under the nodes can do to them."""

@@ -1,8 +1,9 @@
 """How an agent talks to its warm process and its store process: JSON frames over unix socket pairs, file descriptors beside.
 
-A frame is a 4-byte big-endian length and that many bytes of JSON. To the warm process go `Fork` frames, each with its file
-descriptors: stdout and stderr (a rank), and the store's end of a socket pair (a store). Back come one `Ready`, when
-the imports are done, and one `Forked` for each Fork. To the store go `Open` frames, back come `Opened` frames.
+A frame is a 4-byte big-endian length and that many bytes of JSON. To the warm process goes one `Prepare`, answered with one
+`Ready` when the imports are done, then `Fork` frames, each with its file descriptors: stdout and stderr (a rank), and the
+store's end of a socket pair (a store) or a network namespace (a program). One `Forked` comes back for each Fork. To the store go
+`Open` frames, back come `Opened` frames.
 """
 
 import dataclasses
@@ -11,8 +12,10 @@ import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from deadpool.proto.config import Entry
 from deadpool.proto.errors import ProtocolError
 
+INHERITED = "DEADPOOL_WARM"  # FD:PID of the warm process that a program was given as its child
 _LENGTH_BYTES = 4
 _FDS_MAX = 3
 
@@ -20,15 +23,36 @@ _FDS_MAX = 3
 class ForkKind(StrEnum):
     RANK = "rank"  # runs the job's script; a stand-in is one too
     STORE = "store"  # serves the generations' rendezvous stores
+    PROGRAM = "program"  # becomes another program, with a warm process of its own as its child: a copy of this one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """What to be ready for. `arguments`: script, module or program, and what it gets; empty: nothing yet but torch.
+
+    `environment` replaces the process's. `fresh`: ranks are new interpreters. `safe_path`: as PYTHONSAFEPATH has it.
+    """
+
+    environment: dict[str, str]
+    folder: str
+    entry: Entry = Entry.SCRIPT
+    arguments: tuple[str, ...] = ()
+    fresh: bool = False
+    safe_path: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """`environment`: on top of the warm process's own."""
+    """`environment`: on top of the warm process's own; all of it for a program, whose `arguments` start with its path.
+
+    `folder`: where a program is to run, if not where the warm process does.
+    """
 
     request: int
     kind: ForkKind
     environment: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +64,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forked:
-    """The process `pid` exists; its parent is, or is just becoming, the agent."""
+    """The process `pid` exists; its parent is, or is just becoming, the warm process's own parent."""
 
     request: int
     pid: int
@@ -59,8 +83,8 @@ class Opened:
     error: str = ""
 
 
-Frame = Fork | Ready | Forked | Open | Opened
-_FRAMES: dict[str, type[Frame]] = {kind.__name__: kind for kind in (Fork, Ready, Forked, Open, Opened)}
+Frame = Prepare | Fork | Ready | Forked | Open | Opened
+_FRAMES: dict[str, type[Frame]] = {kind.__name__: kind for kind in (Prepare, Fork, Ready, Forked, Open, Opened)}
 
 
 def send(connection: socket.socket, frame: Frame, fds: tuple[int, ...] = ()) -> None:
@@ -118,4 +142,8 @@ def _parse(body: bytes) -> Frame:
     kind = _FRAMES[fields.pop("frame")]
     if kind is Fork:
         fields["kind"] = ForkKind(fields["kind"])
+    if kind is Prepare:
+        fields["entry"] = Entry(fields["entry"])
+    if "arguments" in fields:
+        fields["arguments"] = tuple(fields["arguments"])
     return kind(**fields)

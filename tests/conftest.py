@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from launching import Launcher, launching, tagged_pids, until
+from warm_start import TEST_TAG
 
 _SHM = Path("/dev/shm")
-_TAG = "DEADPOOL_TEST"
 _GONE_WITHIN_S = 5.0
 _E2E_TIMEOUT_S = 180
 _numbers = itertools.count()
@@ -43,13 +43,14 @@ def leaves_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         yield
         return
     tag = f"{os.getpid()}-{next(_numbers)}"
-    monkeypatch.setenv(_TAG, tag)
+    monkeypatch.setenv(TEST_TAG, tag)
     before = set(_SHM.iterdir())
+    folder = request.node.funcargs.get("tmp_path")
     yield
     try:
-        until(lambda: not tagged_pids(f"{_TAG}={tag}"), _GONE_WITHIN_S, "all processes of the test are gone")
+        until(lambda: not tagged_pids(f"{TEST_TAG}={tag}", folder), _GONE_WITHIN_S, "all processes of the test are gone")
     finally:
-        left = {pid: _command_line(pid) for pid in tagged_pids(f"{_TAG}={tag}")}
+        left = {pid: _command_line(pid) for pid in tagged_pids(f"{TEST_TAG}={tag}", folder)}
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     assert not left, f"processes left: {left}"

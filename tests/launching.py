@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from warm_start import Forked, warm_start
+
 T = TypeVar("T")
 _DRAIN_S = 20.0
 
@@ -36,9 +38,14 @@ class Outcome:
 
 
 class Job:
-    """One deadpool-launch process. Its output goes to files, so that nothing ever blocks on a full pipe."""
+    """One deadpool-launch process. Its output goes to files, so that nothing ever blocks on a full pipe.
 
-    def __init__(self, folder: Path, runtime: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    Unless `cold`, it finds a warm process made (tests/warm_start.py), and does not spend its first seconds importing torch.
+    """
+
+    def __init__(
+        self, folder: Path, runtime: Path, arguments: tuple[str, ...], environment: Mapping[str, str], *, cold: bool
+    ) -> None:
         self.job_id = f"t{os.getpid()}-{folder.name}"
         self.folder = folder
         self.job_folder = runtime / "deadpool" / self.job_id
@@ -47,11 +54,15 @@ class Job:
         self._environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment}
         ours = ("--job-id", self.job_id, "--log-dir", str(self.log_dir))
         self._began_s = time.monotonic()
+        command = [sys.executable, "-m", "deadpool.cli.launch", *ours, *arguments]
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "deadpool.cli.launch", *ours, *arguments],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self._environment, cwd=folder,
-            )  # fmt: skip
+            self.process: Forked | subprocess.Popen[bytes]
+            if cold:
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self._environment, cwd=folder
+                )
+            else:
+                self.process = warm_start(command, self._environment, folder, (out.fileno(), err.fileno()))
 
     @property
     def out(self) -> str:
@@ -64,11 +75,11 @@ class Job:
     def wait(self, timeout_s: float = 80.0) -> Outcome:
         """Returns how the job ended; on a timeout the job is stopped and its output is in the error."""
         try:
-            self.process.wait(timeout_s)
+            exit_code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
             self.end()
             raise AssertionError(f"still running after {timeout_s} s\n--- out\n{self.out}\n--- err\n{self.err}") from error
-        outcome = Outcome(self.process.returncode, self.out, self.err, time.monotonic() - self._began_s)
+        outcome = Outcome(exit_code, self.out, self.err, time.monotonic() - self._began_s)
         print(f"{self.job_id}: exit code {outcome.exit_code} after {outcome.duration_s:.2f} s")
         return outcome
 
@@ -101,7 +112,7 @@ class Job:
 
     def pids(self) -> list[int]:
         """Returns every process of the job, launcher included."""
-        return tagged_pids(f"XDG_RUNTIME_DIR={self.runtime}")
+        return tagged_pids(f"XDG_RUNTIME_DIR={self.runtime}", self.folder)
 
 
 class Launcher:
@@ -112,14 +123,16 @@ class Launcher:
         self.runtime = runtime
         self.jobs: list[Job] = []
 
-    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Job:
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None, cold: bool = False) -> Job:
         folder = self.folder / f"job{len(self.jobs)}"
         folder.mkdir()
-        self.jobs.append(Job(folder, self.runtime, arguments, environment or {}))
+        self.jobs.append(Job(folder, self.runtime, arguments, environment or {}, cold=cold))
         return self.jobs[-1]
 
-    def run(self, *arguments: str, timeout_s: float = 80.0, environment: Mapping[str, str] | None = None) -> Outcome:
-        return self.start(*arguments, environment=environment).wait(timeout_s)
+    def run(
+        self, *arguments: str, timeout_s: float = 80.0, environment: Mapping[str, str] | None = None, cold: bool = False
+    ) -> Outcome:
+        return self.start(*arguments, environment=environment, cold=cold).wait(timeout_s)
 
 
 @contextmanager
@@ -143,15 +156,18 @@ def with_timeout(wait: Callable[[], object]) -> bool:
     return True
 
 
-def tagged_pids(tag: str) -> list[int]:
-    """Returns the living processes whose environment, at their start, held `tag` (NAME=value)."""
+def tagged_pids(tag: str, folder: Path | None = None) -> list[int]:
+    """Returns the living processes whose environment, at their start, held `tag` (NAME=value), or that stand in `folder`.
+
+    A process that was forked from a warm one has the environment of that one's start there, whatever it has now.
+    """
     found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal():
             try:
-                environment = (folder / "environ").read_bytes()
+                environment, stands_in = (each / "environ").read_bytes(), Path(os.readlink(each / "cwd"))
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue  # it has ended meanwhile, or is another user's
-            if tag.encode() in environment.split(b"\0"):
-                found.append(int(folder.name))
+            if tag.encode() in environment.split(b"\0") or (folder is not None and stands_in.is_relative_to(folder)):
+                found.append(int(each.name))
     return found

@@ -1,9 +1,12 @@
-"""The warm process of a node: imports once what the job's script imports of torch, then forks ranks in milliseconds.
+"""The warm process: imports once what the job's script imports of torch, then forks ranks in milliseconds.
 
-    python -P -m deadpool.trainer_hooks.warm --control FD --agent PID --entry script [--fresh] [--safe-path] -- script args...
+    python -P -m deadpool.trainer_hooks.warm --control FD --parent PID
 
 It has one thread, opens nothing and runs none of the user's code before a fork. A forked rank is an orphan at once (its
 direct parent ends), so the agent, a subreaper, becomes its parent and sees its exit; if the agent dies, so does the rank.
+
+A node has one. Where one machine plays several nodes, the launcher has one too, and forks the agents from it, each with a copy
+of it as its warm process: torch is imported once, not once for each node.
 """
 
 import argparse
@@ -14,64 +17,79 @@ import socket
 import sys
 
 from deadpool.proto import warm_wire
-from deadpool.proto.config import Entry
 from deadpool.proto.errors import DeadpoolError
-from deadpool.proto.warm_wire import Fork, Forked, ForkKind, Ready
+from deadpool.proto.warm_wire import INHERITED, Fork, Forked, ForkKind, Prepare, Ready
 from deadpool.trainer_hooks.numa import bind_to_cpus, own_local_rank
-from deadpool.trainer_hooks.warm_imports import import_ahead, torch_missing
+from deadpool.trainer_hooks.warm_imports import import_ahead, import_for_all, torch_missing
 from deadpool.trainer_hooks.warm_script import Command
 from deadpool.trainer_hooks.warm_store import serve_stores
 
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNET = 0x40000000
 _PID_BYTES = 8
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_path = list(sys.path)
 
 
 def main() -> None:
     arguments = _arguments()
-    _die_with(arguments.agent)
+    control, parent = socket.socket(fileno=arguments.control), arguments.parent
+    _die_with(parent, signal.SIGKILL)
     _default_signals()
-    command = Command(
-        entry=Entry(arguments.entry), arguments=tuple(arguments.command), fresh=arguments.fresh, safe_path=arguments.safe_path
-    )
-    sys.path[:0] = command.import_path()
-    control = socket.socket(fileno=arguments.control)
-    problem = command.problem() or torch_missing()
-    source = command.source()
-    if not problem and source is not None and not command.fresh:
-        import_ahead(source)
-    warm_wire.send(control, Ready(problem=problem))
-    order, fds = _serve(control, arguments.agent)
-    # Only a forked child gets here, with a short stack of its own.
-    control.close()
-    _become(order, fds)
-    if order.kind is ForkKind.STORE:
-        serve_stores(socket.socket(fileno=fds[2]))
-    else:
-        local_rank = own_local_rank(os.environ)
-        bind_to_cpus(local_rank)
-        command.for_rank(local_rank).run()
+    while True:
+        command = _prepare(control)
+        order, fds = _serve(control, parent)
+        # Only a forked child gets here, with a short stack of its own.
+        control.close()
+        _become(order, fds)
+        match order.kind:
+            case ForkKind.PROGRAM:
+                control, parent = _become_program(order, fds[2:], parent)  # returns in the copy only
+            case ForkKind.STORE:
+                serve_stores(socket.socket(fileno=fds[2]))
+            case ForkKind.RANK:
+                local_rank = own_local_rank(os.environ)
+                bind_to_cpus(local_rank)
+                command.for_rank(local_rank).run()
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="deadpool.trainer_hooks.warm")
     parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--agent", type=int, required=True)
-    parser.add_argument("--entry", choices=list(Entry), required=True)
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--safe-path", action="store_true")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
-    arguments.command = arguments.command[1:]  # without the "--"
-    return arguments
+    parser.add_argument("--parent", type=int, required=True)
+    return parser.parse_args()
 
 
-def _serve(control: socket.socket, agent: int) -> tuple[Fork, list[int]]:
-    """Forks as the agent asks until it closes its end, then exits. Returns in the forked children."""
+def _prepare(control: socket.socket) -> Command:
+    """Waits for what to be ready for, and gets ready."""
+    received = warm_wire.receive(control)
+    if received is None:
+        os._exit(0)
+    order, _ = received
+    assert isinstance(order, Prepare), order
+    os.environ.clear()
+    os.environ.update(order.environment)
+    os.chdir(order.folder)
+    command = Command(entry=order.entry, arguments=order.arguments, fresh=order.fresh, safe_path=order.safe_path)
+    if not order.arguments:
+        import_for_all()
+        warm_wire.send(control, Ready())
+        return command
+    sys.path[:] = [*command.import_path(), *_path]
+    problem = command.problem() or torch_missing()
+    source = command.source()
+    if not problem and source is not None and not command.fresh:
+        import_ahead(source)
+    warm_wire.send(control, Ready(problem=problem))
+    return command
+
+
+def _serve(control: socket.socket, parent: int) -> tuple[Fork, list[int]]:
+    """Forks as the parent asks until it closes its end, then exits. Returns in the forked children."""
     while (received := warm_wire.receive(control)) is not None:
         order, fds = received
         assert isinstance(order, Fork), order
-        pid = _fork_orphan(agent)
+        pid = _fork_orphan(parent)
         if pid == 0:
             return order, fds
         for fd in fds:
@@ -80,8 +98,8 @@ def _serve(control: socket.socket, agent: int) -> tuple[Fork, list[int]]:
     os._exit(0)
 
 
-def _fork_orphan(agent: int) -> int:
-    """Forks a child of the agent's and returns its pid; 0 in the child, once the agent is its parent."""
+def _fork_orphan(parent: int) -> int:
+    """Forks a child of the parent's and returns its pid; 0 in the child, once the parent is its parent."""
     read_fd, write_fd = os.pipe()
     between = os.fork()
     if between == 0:
@@ -98,7 +116,7 @@ def _fork_orphan(agent: int) -> int:
         os.close(write_fd)
         while os.getppid() == between:  # it exits at once
             os.sched_yield()
-        _die_with(agent)
+        _die_with(parent, signal.SIGKILL)
         return 0
     os.close(write_fd)
     told = os.read(read_fd, _PID_BYTES)
@@ -109,13 +127,38 @@ def _fork_orphan(agent: int) -> int:
     return int.from_bytes(told, "little")
 
 
-def _die_with(agent: int) -> None:
-    """Makes the agent's death this process's, even if it was a moment ago."""
+def _die_with(parent: int, how: signal.Signals) -> None:
+    """The parent's death sends this process a signal, even if it was a moment ago."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != agent:
+    if os.getppid() != parent:
         os._exit(1)
+
+
+def _become_program(order: Fork, namespaces: list[int], parent: int) -> tuple[socket.socket, int]:
+    """Becomes the program, whose child is a copy of this process; in the copy, returns its control and its parent.
+
+    SIGTERM at the parent's death, not SIGKILL: an agent has ranks to end.
+    """
+    _die_with(parent, signal.SIGTERM)
+    for namespace in namespaces:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(namespace, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
+    program = os.getpid()
+    ours, theirs = socket.socketpair()
+    copy = os.fork()
+    if copy:
+        theirs.close()
+        ours.set_inheritable(True)
+        os.chdir(order.folder or os.curdir)
+        os.execve(order.arguments[0], order.arguments, {**order.environment, INHERITED: f"{ours.fileno()}:{copy}"})
+    ours.close()
+    _die_with(program, signal.SIGKILL)
+    os.setsid()
+    return theirs, program
 
 
 def _default_signals() -> None:

@@ -51,6 +51,12 @@ def import_ahead(script: Path) -> list[str]:
     return [name for module, names in wanted for name in _import(module, names)]
 
 
+def import_for_all() -> None:
+    """Imports what any protected script will need."""
+    for module in ("torch", _HOOKS, "torch.distributed.optim", "torch.distributed.fsdp"):
+        importlib.import_module(module)
+
+
 def _import(module: str, names: tuple[str, ...]) -> Iterator[str]:
     if module == "deadpool":
         module, names = _HOOKS, ()

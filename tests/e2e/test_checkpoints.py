@@ -1,6 +1,7 @@
 """The last line: a job is stopped, started again, loses all copies of a shard, and ends as the unbroken one, bit for bit."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_stopped_started_again_and_beyond_memory(launcher: Launcher, tmp_path: P
     options = ("--checkpoint-dir", str(folder))
     stopped = start(launcher, *options)
     until(lambda: len(lines(stopped)) > 4 * 8, 150, "eight steps are done")
-    stopped.process.terminate()
+    stopped.process.send_signal(signal.SIGTERM)
     assert stopped.wait().exit_code == 143
     (first,) = folder.glob("step-*")
     step = json.loads((first / "deadpool.json").read_text())["step"]
