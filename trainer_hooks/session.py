@@ -85,6 +85,11 @@ class Session:
         )
         self._link.send(RankJoined(generation=self.role.generation, rank=self.rank, pid=os.getpid()))
 
+    def open(self) -> Groups:
+        """Returns the groups, once they were opened."""
+        assert self.groups is not None
+        return self.groups
+
     def connect_store(self, host: str, port: int) -> TCPStore:
         """Returns a client of its own of the generation's rendezvous store; UnavailableError when it cannot be reached."""
         try:

@@ -1,0 +1,88 @@
+"""A rank's way through a recovery: quiesce, report, wait for the plan, reform the groups, restore the state."""
+
+import logging
+import os
+
+from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.messages import BadCopy, RankReformed, RankRestored, Reform, Source, SourceKind
+from deadpool.proto.slots import StateId
+from deadpool.trainer_hooks.protection import Protection
+from deadpool.trainer_hooks.restore import BadCopiesError, Restored, from_own_slot, from_replica
+from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.state import TrainingState
+
+log = logging.getLogger(__name__)
+REFORM_TIMEOUT_S = 25.0
+
+
+class Recovery:
+    """For the main thread, out of the step."""
+
+    def __init__(self, session: Session, state: TrainingState, protection: Protection) -> None:
+        self._session, self._state, self._protection = session, state, protection
+        self._bad_copies: tuple[BadCopy, ...] = ()
+
+    def run(self) -> Reform:
+        """Goes through recoveries until one succeeds; returns its plan: the process holds that state, in that generation."""
+        session = self._session
+        clean = self._protection.quiesce()
+        with session.changed:
+            session.carry_out(session.member.quiesced(clean=clean))
+        while not self._carry_out(plan := session.await_plan()):
+            pass
+        return plan
+
+    def _carry_out(self, plan: Reform) -> bool:
+        session, member = self._session, self._session.member
+        phase = "reform"
+        try:
+            store = session.connect_store(plan.store_host, plan.store_port)
+            session.open().rehearse(False)
+            session.open().reform(
+                generation=plan.generation, store=store, timeout_s=REFORM_TIMEOUT_S, cancelled=session.cancelled
+            )
+            session.send(RankReformed(generation=plan.generation, rank=session.rank))
+            phase = "restore"
+            source = next(source for source in plan.sources if source.rank == session.rank)
+            state, restored = self._restore(plan, source)
+        except (DeadpoolError, RuntimeError, OSError) as error:
+            log.warning("generation %d: %s failed: %s", plan.generation, phase, error)
+            bad_copies = error.copies if isinstance(error, BadCopiesError) else ()
+            self._bad_copies += bad_copies  # said again with RankRestored: a newer generation may keep this one from being heard
+            with session.changed:
+                session.carry_out(member.recovery_failed(plan, phase, str(error), bad_copies))
+            if phase == "restore":
+                session.open().break_generation(plan.generation, str(error))  # they are open already, and will not be used
+            return False
+        with session.changed:
+            if not member.restored(plan, state):
+                session.carry_out(member.recovery_failed(plan, phase, "overtaken"))
+                return False
+            session.send(
+                RankRestored(
+                    generation=plan.generation,
+                    rank=session.rank,
+                    step=plan.resume_step,
+                    bytes_restored=restored.bytes_restored,
+                    bad_copies=(*self._bad_copies, *restored.bad_copies),
+                )
+            )
+            self._bad_copies = ()
+        os.environ.update(MASTER_ADDR=plan.store_host, MASTER_PORT=str(plan.store_port))
+        return True
+
+    def _restore(self, plan: Reform, source: Source) -> tuple[StateId, Restored]:
+        """Makes the process hold S_resume_step and returns its identity and what was moved for it."""
+        wanted = StateId(generation=source.slot_generation, step=plan.resume_step)
+        with self._session.changed:
+            self._session.member.restoring(in_place=source.kind is SourceKind.LIVE)
+        match source.kind:
+            case SourceKind.LIVE:
+                self._protection.restore_live(wanted)
+                return wanted, Restored(bytes_restored=0, peers=self._protection.peers)
+            case SourceKind.VAULT:
+                restored = from_own_slot(self._state, self._protection.own_slots(), wanted, self._session.node_id)
+            case SourceKind.REPLICA:
+                restored = from_replica(self._state, source, plan.resume_step, self._session.token)
+        self._protection.peers = restored.peers
+        return wanted, restored
