@@ -2,23 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from operator import sub
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.test_recovery import Training, finished, start
-from launching import Job, Launcher, launching, until
+from launching import Job, Launcher, until
+from training import Training, finished, start
 
 pytestmark = pytest.mark.e2e
-STEPS = 40
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    with launching(tmp_path_factory.mktemp("unbroken")) as launcher:
-        yield finished(start(launcher, "zero", steps=STEPS))
 
 
 def inject(*texts: str) -> tuple[str, ...]:
@@ -27,7 +19,7 @@ def inject(*texts: str) -> tuple[str, ...]:
 
 def test_errors_broken_connections_and_a_frozen_node(launcher: Launcher, reference: Training) -> None:
     faults = inject("oom-rank:1@6", "lose-network-briefly:2@12", "raise-rank:3@18", "freeze-node:0@26")
-    job = start(launcher, "zero", *faults, steps=STEPS)
+    job = start(launcher, "zero", *faults)
     broken = finished(job)
     broken.assert_same_as(reference)
     recoveries = broken.summary["recoveries"]
@@ -42,7 +34,7 @@ def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: 
     By then both of its replicas are good again, or the job goes back to what is good: never to a bad copy.
     """
     faults = inject("corrupt-snapshot:1@8", "kill-rank:1@8", "corrupt-replica:3@20", "kill-node:1@24")
-    job = start(launcher, "zero", *faults, steps=STEPS)
+    job = start(launcher, "zero", *faults)
     broken = finished(job)
     broken.assert_same_as(reference)
     bad = [(event["kind"], event["rank"]) for event in job.events() if event["event"] == "bad_copy"]
@@ -52,7 +44,7 @@ def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: 
 
 def test_owner_and_holder_lost_at_once_end_the_job_with_the_ranks_whose_state_is_gone(launcher: Launcher) -> None:
     """A spare for each is there, but nothing to restore from."""
-    job = start(launcher, "zero", "--spares", "2", *inject("kill-node:0@8", "kill-node:1@8"), steps=STEPS)
+    job = start(launcher, "zero", "--spares", "2", *inject("kill-node:0@8", "kill-node:1@8"))
     outcome = job.wait()
     assert outcome.exit_code == 1
     assert "was committed, but no rank holds any state: gone is that of rank 0, 1, 2, 3" in outcome.err, outcome.err
@@ -60,7 +52,7 @@ def test_owner_and_holder_lost_at_once_end_the_job_with_the_ranks_whose_state_is
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_a_node_that_is_cut_off_is_replaced_and_comes_back_as_a_spare(launcher: Launcher, reference: Training) -> None:
-    job = start(launcher, "zero", "--netns", *inject("partition-node:1@8", "heal-node:1@16"), steps=STEPS)
+    job = start(launcher, "zero", "--netns", *inject("partition-node:1@8", "heal-node:1@16"))
     broken = finished(job)
     broken.assert_same_as(reference)
     assert [recovery["ranks"] for recovery in broken.summary["recoveries"]] == [[2, 3]]

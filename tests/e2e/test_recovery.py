@@ -1,71 +1,12 @@
 """The main job: ranks and nodes die in the middle of a step, and the training is the unbroken one, bit for bit."""
 
 import json
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
-from launching import Job, Launcher, launching, until
+from launching import Job, Launcher, until
+from training import Training, finished, start
 
 pytestmark = pytest.mark.e2e
-
-ROOT = Path(__file__).parents[2]
-STEPS = 36
-SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "12")
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What one run left: a file with every rank's loss at every step, one with every rank's digest, the summary."""
-
-    losses: Path
-    digests: Path
-    summary: dict[str, Any]
-
-    def assert_same_as(self, other: "Training") -> None:
-        """Every rank, every step, to the bit; a step that was logged twice must have been logged the same."""
-        for mine, theirs in ((self.losses, other.losses), (self.digests, other.digests)):
-            verdict = subprocess.run(
-                [sys.executable, str(ROOT / "examples" / "compare_runs.py"), str(mine), str(theirs)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert verdict.returncode == 0, verdict.stdout + verdict.stderr
-
-
-def start(launcher: Launcher, parallel: str, *options: str, steps: int = STEPS) -> Job:
-    script = str(ROOT / "examples" / "train_gpt.py")
-    return launcher.start(
-        *("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json", *options),
-        *(script, "--parallel", parallel, "--steps", str(steps), "--loss-log", "losses", "--digest", "digests", *SMALL),
-    )
-
-
-def finished(job: Job) -> Training:
-    outcome = job.wait()
-    assert outcome.exit_code == 0, f"{outcome.out}\n{outcome.err}"
-    return Training(job.folder / "losses", job.folder / "digests", json.loads((job.folder / "summary.json").read_text()))
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Training]:
-    return {}
-
-
-@pytest.fixture
-def reference(
-    unbroken: dict[str, Training], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Training:
-    parallel: str = request.node.callspec.params["parallel"]
-    if parallel not in unbroken:
-        with launching(tmp_path_factory.mktemp("unbroken")) as launcher:
-            unbroken[parallel] = finished(start(launcher, parallel))
-    return unbroken[parallel]
-
 
 KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
 
