@@ -9,7 +9,7 @@ from typing import Any
 
 from launching import Job, Launcher
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 STEPS = 36
 SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "12")
 
