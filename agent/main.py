@@ -11,11 +11,13 @@ import socket
 import sys
 from pathlib import Path
 
+from deadpool.agent.home import TOKEN_VARIABLE, Home, home
 from deadpool.agent.runtime import Node, NodeArguments
+from deadpool.proto.addresses import interface_address, own_address
 from deadpool.proto.errors import ConfigError
-from deadpool.proto.job_dir import jobs_dir
-from deadpool.proto.secret import read_private
+from deadpool.proto.terms import newest_endpoint
 
+_LOCAL = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 5.0  # for ranks, after a signal
@@ -34,21 +36,41 @@ def main() -> None:
         if _parent_is_gone(parent):
             sys.exit(f"deadpool-agent[{arguments.node_id}]: the process that started it is gone")
     try:
-        job_dir = arguments.job_dir.absolute() if arguments.job is None else _job_dir(arguments.job)
-        node = NodeArguments(
-            job_dir=job_dir,
-            node_id=arguments.node_id,
-            hint=arguments.hint,
-            host=arguments.host,
+        with home(
+            job_dir=arguments.job_dir,
+            job=arguments.job,
+            shared=arguments.shared,
             supervisor=arguments.supervisor,
-            token=read_private(job_dir / "token"),
-            journal=arguments.journal,
-            for_supervisor=tuple(json.loads(arguments.for_supervisor)),
-        )
-        sys.exit(asyncio.run(_run(node, parent)))
+            node_id=arguments.node_id,
+        ) as found:
+            node = NodeArguments(
+                job_dir=found.job_dir,
+                node_id=arguments.node_id,
+                hint=arguments.hint,
+                host=_host(arguments, found),
+                supervisor=arguments.supervisor,
+                token=found.token,
+                shared=found.shared,
+                remote=found.remote,
+                journal=arguments.journal,
+                for_supervisor=tuple(json.loads(arguments.for_supervisor)),
+            )
+            sys.exit(asyncio.run(_run(node, parent)))
     except (ConfigError, OSError) as error:
         print(f"deadpool-agent[{arguments.node_id}]: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _host(arguments: argparse.Namespace, found: Home) -> str:
+    """Returns the address that this node publishes: the one that was named, else that with which it speaks to the supervisor."""
+    if arguments.interface is not None:
+        return interface_address(arguments.interface)
+    if arguments.host is not None or not found.remote:
+        return str(arguments.host or _LOCAL)
+    supervisor = arguments.supervisor or (newest_endpoint(found.shared)[1] if found.shared is not None else "")
+    if not supervisor:
+        raise ConfigError(f"{found.shared}: no supervisor has listened yet; name this node's address with --host or --interface")
+    return own_address(supervisor.rpartition(":")[0].strip("[]"))
 
 
 async def _run(arguments: NodeArguments, parent: int | None) -> int:
@@ -70,13 +92,23 @@ async def _run(arguments: NodeArguments, parent: int | None) -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="deadpool-agent", description="Runs one node's part of a job.")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--job", metavar="JOB", help="a job of yours that runs on this machine: this node joins its pool")
+    which.add_argument("--job", metavar="JOB", help="a job of yours: this node joins its pool")
     which.add_argument("--job-dir", type=Path, help="the job's folder, with its token")
+    which.add_argument(
+        "--shared",
+        type=Path,
+        metavar="DIR",
+        help="the job's folder that its machines share: LOG_DIR/journal, or DIR/JOB of --journal",
+    )
     own_name = f"{socket.gethostname().partition('.')[0][:24]}-{os.getpid()}"
     parser.add_argument("--node-id", default=own_name, help="the node's name (default: the host's, with a number)")
     parser.add_argument("--hint", type=int, default=-1, help="the node's index at launch")
-    parser.add_argument("--host", default="127.0.0.1", help="the address at which other nodes reach this one")
-    parser.add_argument("--supervisor", metavar="HOST:PORT", help="instead of DIR/endpoint.json")
+    own = parser.add_mutually_exclusive_group()
+    own.add_argument("--host", help="the address at which other nodes reach this one (default: that towards the supervisor)")
+    own.add_argument("--interface", metavar="NAME", help="the network interface whose address that is")
+    parser.add_argument(
+        "--supervisor", metavar="HOST:PORT", help=f"where it listens; with --job and ${TOKEN_VARIABLE}: a job on another machine"
+    )
     parser.add_argument("--journal", type=Path, help="the job's folder that all nodes share: this one may start the supervisor")
     parser.add_argument("--for-supervisor", metavar="JSON", default="[]", help="a list of arguments for it")
     parser.add_argument(
@@ -88,14 +120,6 @@ def _arguments() -> argparse.Namespace:
         help="end when the parent (of that pid) ends, even if it is gone already",
     )
     return parser.parse_args()
-
-
-def _job_dir(job: str) -> Path:
-    folder = jobs_dir() / job
-    if job != Path(job).name or not (folder / "endpoint.json").exists():
-        running = sorted(path.parent.name for path in jobs_dir().glob("*/endpoint.json"))
-        raise ConfigError(f"--job {job}: no such job runs here; running: {', '.join(running) or 'none'} (in {jobs_dir()})")
-    return folder
 
 
 def _parent_is_gone(parent: int) -> bool:

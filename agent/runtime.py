@@ -36,6 +36,7 @@ from deadpool.agent.trouble import Watch, read_usage
 from deadpool.agent.vault import Vault
 from deadpool.agent.views import View, quiet, view_of_rank
 from deadpool.agent.warm import WarmProcess, error_path
+from deadpool.agent.whereabouts import Whereabouts
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.messages import (
@@ -50,12 +51,14 @@ from deadpool.proto.messages import (
     VaultReport,
 )
 from deadpool.proto.stacks import stacks_path
+from deadpool.proto.vault_layout import snapshot_slots
 
 _log = logging.getLogger(__name__)
 _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
 _WATCH_S = 0.003  # how often call records are read while an injection waits for its moment
 _REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
 _VERDICT_S = 15.0  # for the supervisor that this node hosts to hear of everybody's end
+_FORSAKEN_GRACE_S = 5.0
 _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 
 
@@ -63,6 +66,7 @@ _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 class NodeArguments:
     """What an agent is started with. `host`: the address at which other nodes reach this one.
 
+    `shared`: where each supervisor writes its endpoint, if not in `job_dir`. `remote`: the launcher may be on another machine.
     `journal`: the job's folder there; this node may then start the supervisor, with these further arguments.
     """
 
@@ -72,6 +76,8 @@ class NodeArguments:
     host: str
     supervisor: str | None
     token: str
+    shared: Path | None = None
+    remote: bool = False
     journal: Path | None = None
     for_supervisor: tuple[str, ...] = ()
 
@@ -93,7 +99,11 @@ class Node:
             own = (arguments.journal, arguments.job_dir, arguments.host, arguments.hint, arguments.for_supervisor)
             self._successor = Successor(*own)
         self._link = SupervisorLink(
-            arguments.job_dir, arguments.supervisor, arguments.token, self._hello, self._ordered, self._successor
+            Whereabouts(arguments.job_dir, arguments.supervisor, arguments.shared, self._successor),
+            arguments.token,
+            self._hello,
+            self._ordered,
+            self._forsaken if arguments.remote else None,
         )
         self._incarnation = time.time_ns()
         self._gpus = Gpus(open_nvml())
@@ -321,6 +331,10 @@ class Node:
     def _ordered(self, order: Order) -> None:
         self.dispatch(events.OrderReceived(order=order))
 
+    def _forsaken(self, reason: str) -> None:
+        """No launcher on this machine would end a node whose job has ended, or whose supervisor does not come back."""
+        self.stop(reason, _FORSAKEN_GRACE_S, 1)
+
     def _launch_refused(self, reason: str) -> None:
         self.dispatch(events.LaunchRefused(reason=reason))
 
@@ -409,7 +423,7 @@ class Node:
                 order.rank,
                 order.snapshot_bytes,
                 replica_bytes,
-                checkpoints=node.config.checkpoint_every > 0,
+                slots=snapshot_slots(checkpoints=node.config.checkpoint_dir != "", going_back=node.config.verify_every > 1),
             )
             answer = Reserved()
         except ConfigError as error:

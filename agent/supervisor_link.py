@@ -5,19 +5,17 @@ Messages sent while there is no stream wait for the next one, except beats. The 
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from deadpool.agent.conversation import Conversation
-from deadpool.agent.successor import Successor
+from deadpool.agent.whereabouts import Whereabouts
 from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.agent_supervisor_pb2_grpc import SupervisorStub
 from deadpool.proto.convert import decode_order, encode_agent_message
@@ -46,23 +44,22 @@ _WELCOME_S = 5.0
 
 
 class SupervisorLink:
-    """`endpoint`: HOST:PORT, else what `endpoint.json` of the job's folder says at each attempt (it may be a new one).
+    """`hello()` is asked for at each opening; `on_order(order)` is called in the loop's thread, in order.
 
-    `successor`: with --journal; it knows where the newest supervisor listens, and starts one when there is none.
-    `hello()` is asked for at each opening; `on_order(order)` is called in the loop's thread, in order.
+    `on_forsaken(reason)`: called once when no supervisor has been there for long and none will come.
     """
 
     def __init__(
         self,
-        job_dir: Path,
-        endpoint: str | None,
+        whereabouts: Whereabouts,
         token: str,
         hello: Callable[[], Hello],
         on_order: Callable[[Order], None],
-        successor: Successor | None = None,
+        on_forsaken: Callable[[str], None] | None = None,
     ) -> None:
-        self._successor = successor
-        self._job_dir, self._endpoint, self._token = job_dir, endpoint, token
+        self._whereabouts, self._token = whereabouts, token
+        self._successor = whereabouts.successor
+        self._on_forsaken = on_forsaken
         self._hello, self._on_order = hello, on_order
         self._conversation = Conversation()
         self._changed = asyncio.Event()
@@ -78,10 +75,10 @@ class SupervisorLink:
     async def run(self) -> None:
         """Keeps a stream open until `finish`."""
         failures = 0
-        said = ""
+        said, alone_s = "", time.monotonic()
         while not self._finishing:
             try:
-                endpoint = await self._find()
+                endpoint = await self._whereabouts.find(self._conversation.term)
                 await self._converse(endpoint)
                 failures, reason = 0, "the supervisor closed the stream"
             except grpc.aio.AioRpcError as error:
@@ -89,9 +86,13 @@ class SupervisorLink:
                 reason = f"{error.code().name}: {error.details()}"
             except (UnavailableError, asyncio.InvalidStateError) as error:
                 failures, reason = failures + 1, str(error)
+            alone_s = time.monotonic() if self._open else alone_s
             self._open = False
             if self._finishing:
                 return
+            if self._on_forsaken is not None and (why := self._whereabouts.forsaken(time.monotonic() - alone_s)):
+                self._on_forsaken(why)
+                self._on_forsaken = None
             if reason != said:
                 _log.warning("no supervisor (%s); the ranks go on, trying again", reason)
                 said = reason
@@ -99,19 +100,11 @@ class SupervisorLink:
 
     async def _pause(self, pause_s: float) -> None:
         """Until the next try: at once when somebody else listens."""
-        before, deadline_s = self._trace(), time.monotonic() + pause_s
-        while time.monotonic() < deadline_s and self._trace() == before:
+        before, deadline_s = self._whereabouts.trace(), time.monotonic() + pause_s
+        while time.monotonic() < deadline_s and self._whereabouts.trace() == before:
             if self._successor is not None:
                 self._successor.absent()
             await asyncio.sleep(_ENDPOINT_POLL_S)
-
-    def _trace(self) -> object:
-        """Returns what changes when another supervisor listens."""
-        if self._successor is not None:
-            return self._successor.find()
-        with contextlib.suppress(FileNotFoundError):
-            return (self._job_dir / "endpoint.json").stat().st_mtime_ns
-        return None
 
     async def finish(self, timeout_s: float) -> None:
         """Sends what is left, closes the stream and ends `run`; gives up after the timeout."""
@@ -122,24 +115,8 @@ class SupervisorLink:
                 while self._open:
                     await asyncio.sleep(0.005)
 
-    async def _find(self) -> str:
-        if self._endpoint is not None:
-            return self._endpoint
-        if self._successor is not None:
-            self._successor.absent()
-            term, endpoint = self._successor.find()
-            if term == 0 or term < self._conversation.term:
-                raise UnavailableError("none listens yet")
-            return endpoint
-        path = self._job_dir / "endpoint.json"
-        while not path.exists():
-            if not self._job_dir.exists():
-                raise UnavailableError(f"{self._job_dir} is gone")
-            await asyncio.sleep(_ENDPOINT_POLL_S)
-        return str(json.loads(path.read_text())["endpoint"])
-
     async def _converse(self, endpoint: str) -> None:
-        options = _CHANNEL_OPTIONS if self._successor is None else (*_CHANNEL_OPTIONS, *_KEEPALIVE_OPTIONS)
+        options = _CHANNEL_OPTIONS if self._whereabouts.local else (*_CHANNEL_OPTIONS, *_KEEPALIVE_OPTIONS)
         async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
             call = SupervisorStub(channel).Attend(metadata=((TOKEN_KEY, self._token),))
             await call.write(encode_agent_message(self._conversation.hello(self._hello())))

@@ -5,11 +5,9 @@
 the next launcher removes it.
 """
 
-import fcntl
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.errors import ConfigError
-from deadpool.proto.job_dir import jobs_dir
+from deadpool.proto.job_dir import is_held, jobs_dir, locked_folder, runtime_folder
 from deadpool.proto.secret import make_token, read_private, write_private
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
@@ -33,16 +31,6 @@ class Endpoint:
     pid: int
 
 
-def runtime_folder() -> Path:
-    """Returns the user's folder for running jobs, made if need be; ConfigError when someone else could get at it."""
-    folder = jobs_dir()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    stat = folder.lstat()
-    if not folder.is_dir() or folder.is_symlink() or stat.st_uid != os.getuid() or stat.st_mode & 0o077:
-        raise ConfigError(f"{folder}: must be a folder of yours that only you can enter (chmod 700), or set XDG_RUNTIME_DIR")
-    return folder
-
-
 @contextmanager
 def job_folder(config: JobConfig) -> Iterator[Path]:
     """Makes the job's folder with its lock, job.json and token, and removes it at the end.
@@ -51,32 +39,13 @@ def job_folder(config: JobConfig) -> Iterator[Path]:
     """
     if not _JOB_ID.fullmatch(config.job_id):
         raise ConfigError(f"--job-id {config.job_id}: use letters, digits, '.', '_' and '-', 48 at most")
-    runtime = runtime_folder()
-    folder = runtime / config.job_id
-    longest = folder / f"node{config.nnodes + config.spares - 1}.sock"
+    longest = jobs_dir() / config.job_id / f"node{config.nnodes + config.spares - 1}.sock"
     if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES_MAX:
         raise ConfigError(f"{longest}: too long for a socket's path; set XDG_RUNTIME_DIR or --job-id to something shorter")
-    with _locked(runtime / ".lock", wait=True):  # one launcher at a time makes, or removes, folders
-        remove_stale(runtime)
-        if folder.exists():
-            raise ConfigError(f"--job-id {config.job_id}: a job of that name is running; choose another or stop it first")
-        folder.mkdir(mode=0o700)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
+    with locked_folder(config.job_id) as folder:
         write_private(folder / "token", make_token())
         write_private(folder / "job.json", to_json(config))
         yield folder
-    finally:
-        shutil.rmtree(folder)
-        os.close(lock)
-
-
-def remove_stale(runtime: Path) -> None:
-    """Removes the folders of launchers that were killed."""
-    for folder in runtime.iterdir():
-        if folder.is_dir() and not is_running(folder):
-            shutil.rmtree(folder)
 
 
 def running_jobs() -> dict[str, Path]:
@@ -105,25 +74,4 @@ def read_endpoint(folder: Path) -> Endpoint:
 
 def is_running(folder: Path) -> bool:
     """Returns whether the job's launcher lives."""
-    return _is_held(folder / "lock")
-
-
-def _is_held(path: Path) -> bool:
-    """Returns whether some process holds the lock; a missing file is held by nobody."""
-    try:
-        with _locked(path, wait=False):
-            return False
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | (os.O_CREAT if wait else 0), 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
-    finally:
-        os.close(fd)
+    return is_held(folder)

@@ -72,13 +72,17 @@ def launch(standalone: bool, summary_json: Path | None, port: int | None, **opti
         raise ConfigError(f"--log-dir {config.log_dir}: {error.strerror}") from error
 
     from deadpool.cli.folders import job_folder  # what only a valid command line needs is imported here: errors are instant
-    from deadpool.cli.standalone import StandaloneJob
+    from deadpool.cli.job import LaunchedJob
+    from deadpool.cli.processes import Children
+    from deadpool.cli.standalone import StandaloneNodes
 
     for remark in remarks:
         say(remark)
     with job_folder(config) as folder:
         say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
-        exit_code = StandaloneJob(config, folder, say, own).run()
+        children = Children()
+        nodes = StandaloneNodes(config, folder, children)
+        exit_code = LaunchedJob(config, folder, say, own, nodes, children).run()
     say(f"job {config.job_id}: {'done' if exit_code == 0 else f'ended with exit code {exit_code}'}")
     return exit_code
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+SUPERVISOR = "supervisor"  # its name among the children
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -12,6 +12,7 @@ import pytest
 from deadpool.cli import folders
 from deadpool.proto.config import JobConfig, from_json
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.job_dir import runtime_folder
 from deadpool.proto.secret import read_private, write_private
 
 
@@ -86,14 +87,14 @@ def test_a_runtime_folder_that_others_can_enter_is_refused(runtime: Path) -> Non
     runtime.mkdir(mode=0o755)
     runtime.chmod(0o755)
     with pytest.raises(ConfigError, match="chmod 700"):
-        folders.runtime_folder()
+        runtime_folder()
 
 
 def test_a_link_in_its_place_is_refused(runtime: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     runtime.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="chmod 700"):
-        folders.runtime_folder()
+        runtime_folder()
 
 
 def test_the_lock_is_the_launcher_s_alone() -> None:

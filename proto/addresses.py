@@ -1,0 +1,39 @@
+"""Which address of this machine others reach. Numbers only: a machine's name need not resolve on the others, or to this one."""
+
+import ipaddress
+import socket
+
+import psutil
+
+from deadpool.proto.errors import ConfigError
+
+_PORT = 9  # nothing is sent there: only the route is asked for
+
+
+def own_address(towards: str) -> str:
+    """Returns the address with which this machine speaks to that one (a name or an address); ConfigError when there is no way."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(towards, _PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as route:
+            route.connect(address)
+            return str(route.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(f"{towards}: cannot be reached from here ({error.strerror}); name an --interface or address") from error
+
+
+def interface_address(interface: str) -> str:
+    """Returns the interface's first IPv4 address, else its first IPv6 one; ConfigError names the interfaces that there are."""
+    found = psutil.net_if_addrs()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for each in found.get(interface, ()):
+            if each.family == family and not each.address.startswith("fe80"):
+                return each.address
+    raise ConfigError(f"--interface {interface}: no such interface with an address here; there are: {', '.join(sorted(found))}")
+
+
+def is_local(host: str) -> bool:
+    """Returns whether only this machine can reach that address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
