@@ -1,0 +1,206 @@
+"""What Slurm says, as values: its environment and its commands' text in, values and command lines out. Nothing is run here."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from deadpool.proto.errors import ConfigError
+
+STEP_NAME = "deadpool"
+_PIECE = re.compile(r"([^,\[]*(?:\[[^\]]*\][^,\[]*)*)(?:,|$)")  # up to a comma outside of brackets
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_FIELD = re.compile(r"(?:^| )(NodeName|State)=(\S+)")
+_REASON = re.compile(r" Reason=(.*?)(?: \[[^\]]*\])?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The nodes that Slurm has given us, in its order, with the CPUs that we have on each. `name`: the Slurm job's."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    cpus: tuple[int, ...]
+    name: str = ""
+    restarts: int = 0  # times that Slurm has requeued it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One task of a step: its node, its number in the step, and the address of whoever started the step."""
+
+    node: str
+    number: int
+    launched_from: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """`down`: Slurm runs nothing on it any more. `drains`: it is to be left. `reason`: an administrator's, or Slurm's."""
+
+    down: bool
+    drains: bool
+    text: str
+    reason: str = ""
+
+
+def allocation_of(environment: Mapping[str, str]) -> Allocation | None:
+    """Returns the allocation that this process is in, None outside of any.
+
+    ConfigError where the launcher cannot start its nodes: it was itself started once for each task, or the nodes differ.
+    """
+    job_id = environment.get("SLURM_JOB_ID", "")
+    if not job_id:
+        return None
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks != "1":
+        raise ConfigError(
+            f"srun has started deadpool-launch {tasks} times: call it once, without srun; it starts its nodes itself"
+        )
+    if int(environment.get("SLURM_HET_SIZE", "1")) > 1:
+        raise ConfigError(f"Slurm job {job_id} is heterogeneous: nodes of several types cannot take each other's place")
+    nodes = expand(environment.get("SLURM_JOB_NODELIST", ""))
+    cpus = counts(environment.get("SLURM_JOB_CPUS_PER_NODE", f"1(x{len(nodes)})"))
+    if not nodes or len(cpus) != len(nodes):
+        raise ConfigError(f"Slurm job {job_id}: SLURM_JOB_NODELIST and SLURM_JOB_CPUS_PER_NODE do not say which nodes it has")
+    if len(set(cpus)) > 1:
+        raise ConfigError(
+            f"Slurm job {job_id}: the nodes have different numbers of CPUs ({environment['SLURM_JOB_CPUS_PER_NODE']}) and cannot "
+            "take each other's place; ask for --ntasks-per-node=1 with --exclusive or --cpus-per-task"
+        )
+    return Allocation(
+        job_id=job_id,
+        nodes=nodes,
+        cpus=cpus,
+        name=environment.get("SLURM_JOB_NAME", ""),
+        restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
+    )
+
+
+def task_of(environment: Mapping[str, str]) -> Task:
+    """Returns the task that this process is; ConfigError when it was not started by srun."""
+    if "SLURM_STEP_ID" not in environment:
+        raise ConfigError("not a task of a Slurm step (SLURM_STEP_ID is not set): start this with srun")
+    return Task(
+        node=environment["SLURMD_NODENAME"],
+        number=int(environment["SLURM_PROCID"]),
+        launched_from=environment["SLURM_LAUNCH_NODE_IPADDR"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seats:
+    """How many of the allocation's nodes train, and how many wait. `at_least`: with fewer the job does not go on."""
+
+    at_least: int
+    nnodes: int
+    spares: int
+
+
+def seats(allocation: Allocation, *, nnodes: tuple[int, int] | None, spares: int | None) -> Seats:
+    """Returns who trains and who waits; ConfigError when the allocation is too small.
+
+    `nnodes`: (least, most). None: not asked for. Neither: all train. Only one: the rest is the other. Both: so many, and what is left over stays idle.
+    """
+    there = len(allocation.nodes)
+    if spares is not None and spares >= there:
+        raise ConfigError(f"--spares {spares}: Slurm job {allocation.job_id} has {there} nodes, and at least one must train")
+    if nnodes is None:
+        training = there - (spares or 0)
+        return Seats(at_least=training, nnodes=training, spares=spares or 0)
+    least, most = nnodes
+    if least + (spares or 0) > there:
+        asked = f"--nnodes {least}" + (f" and --spares {spares}" if spares else "")
+        raise ConfigError(f"{asked}: {least + (spares or 0)} nodes, but Slurm job {allocation.job_id} has {there}")
+    training = min(most, there - (spares or 0))
+    return Seats(at_least=least, nnodes=training, spares=there - training if spares is None else spares)
+
+
+def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Returns the one srun of a job: a task on each of these nodes, which live on when others die.
+
+    Only with --no-kill (here and in the batch script) and without --kill-on-bad-exit does a step outlive a node. The task may use
+    all that the job has on its node: no -c, which would be a limit, and no binding of its own.
+    """
+    count = str(len(nodes))
+    return [
+        "srun",
+        f"--jobid={allocation.job_id}",
+        f"--nodes={count}",
+        f"--ntasks={count}",
+        "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}",
+        f"--job-name={STEP_NAME}",
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--mpi=none",
+        "--cpu-bind=none",
+        "--export=ALL",
+        "--input=none",
+        "--overlap",
+        *command,
+    ]
+
+
+def steps_command(allocation: Allocation) -> list[str]:
+    """Returns what lists the job's steps, for `steps_of`."""
+    return ["squeue", "--steps", f"--jobs={allocation.job_id}", "--noheader", "--format=%i %j"]
+
+
+def steps_of(text: str) -> list[str]:
+    """Returns the ids of our steps (JOB.STEP) from what `steps_command` prints."""
+    pairs = [line.split(None, 1) for line in text.splitlines()]
+    return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].strip() == STEP_NAME]
+
+
+def nodes_command(nodes: Sequence[str]) -> list[str]:
+    """Returns what asks for the nodes' states, for `node_states`."""
+    return ["scontrol", "--oneliner", "show", "node", ",".join(nodes)]
+
+
+def node_states(text: str) -> dict[str, NodeState]:
+    """Returns the state of each node from what `nodes_command` prints; what is no line about a node is passed over."""
+    found = {}
+    for line in text.splitlines():
+        fields = dict(_FIELD.findall(line))
+        if "NodeName" not in fields or "State" not in fields:
+            continue
+        flags = {flag.rstrip("*~#!%$@^-").upper() for flag in fields["State"].split("+")}
+        reason = _REASON.search(line)
+        found[fields["NodeName"]] = NodeState(
+            down=bool(flags & {"DOWN", "POWERED_DOWN", "POWERING_DOWN"}),
+            drains=bool(flags & {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}),
+            text=fields["State"],
+            reason=reason[1].strip() if reason else "",
+        )
+    return found
+
+
+def expand(hostlist: str) -> tuple[str, ...]:
+    """Returns the names of `n[1-3,07],login`, in order."""
+    return tuple(name for piece in _PIECE.findall(hostlist) if piece for name in _expand_piece(piece))
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Returns the numbers of `2(x3),4`: 2, 2, 2, 4."""
+    return tuple(int(number) for number, times in _COUNT.findall(text) for _ in range(int(times or 1)))
+
+
+def _expand_piece(piece: str) -> list[str]:
+    bracket = _BRACKET.search(piece)
+    if bracket is None:
+        return [piece]
+    rest = _expand_piece(piece[bracket.end() :])
+    return [piece[: bracket.start()] + number + tail for number in _numbers(bracket[1]) for tail in rest]
+
+
+def _numbers(text: str) -> list[str]:
+    found = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not dash:
+            found.append(first)
+        else:
+            found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return found
