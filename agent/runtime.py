@@ -51,6 +51,7 @@ from deadpool.proto.messages import (
     VaultReport,
 )
 from deadpool.proto.stacks import stacks_path
+from deadpool.proto.vault_layout import snapshot_slots
 
 _log = logging.getLogger(__name__)
 _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
@@ -422,7 +423,7 @@ class Node:
                 order.rank,
                 order.snapshot_bytes,
                 replica_bytes,
-                checkpoints=node.config.checkpoint_every > 0,
+                slots=snapshot_slots(checkpoints=node.config.checkpoint_dir != "", going_back=node.config.verify_every > 1),
             )
             answer = Reserved()
         except ConfigError as error:

@@ -14,7 +14,7 @@ from deadpool.agent.health import free_bytes
 from deadpool.agent.machinery import Machinery
 from deadpool.proto.errors import SnapshotError
 from deadpool.proto.messages import SlotKind
-from deadpool.proto.vault_layout import SLOT_NAMES, SlotFile, slot_path
+from deadpool.proto.vault_layout import SNAPSHOT_NAMES, SlotFile, slot_path
 
 _BALLAST = "ballast"
 _TRIES = 3
@@ -69,7 +69,7 @@ def fill(folder: Path) -> None:
 
 
 def _opened(folder: Path, kind: SlotKind, rank: int) -> Iterator[SlotFile]:
-    for name in SLOT_NAMES:
+    for name in SNAPSHOT_NAMES:
         path = slot_path(folder, kind, rank, name)
         if path.exists():
             slot = SlotFile(path)

@@ -15,7 +15,7 @@ from deadpool.agent.health import free_bytes
 from deadpool.proto.call_record import RECORD_BYTES
 from deadpool.proto.errors import ConfigError, SnapshotError
 from deadpool.proto.messages import RankSet, Slot, SlotKind
-from deadpool.proto.vault_layout import HEADER_BYTES, SLOT_NAMES, THIRD_SLOT, Header, Tables, reserve, slot_path
+from deadpool.proto.vault_layout import HEADER_BYTES, SNAPSHOT_NAMES, Header, Tables, reserve, slot_path
 
 _PREFIX = "deadpool-"
 _LOCK = "lock"
@@ -50,13 +50,12 @@ class Vault:
         _remove(self.folder)
         os.close(self._lock_fd)
 
-    def reserve_snapshots(self, rank: int, snapshot_bytes: int, replica_bytes: int, *, checkpoints: bool = False) -> None:
-        """Makes the rank's two snapshot slots, three with checkpoints; ConfigError with the sum needed and what is free.
+    def reserve_snapshots(self, rank: int, snapshot_bytes: int, replica_bytes: int, *, slots: int = 2) -> None:
+        """Makes the rank's snapshot slots; ConfigError with the sum needed and what is free.
 
         `replica_bytes`: all the replica slots that this node will keep for such a rank's neighbours, made when they ask.
         """
-        names = (*SLOT_NAMES, THIRD_SLOT) if checkpoints else SLOT_NAMES
-        paths = [slot_path(self.folder, SlotKind.SNAPSHOT, rank, name) for name in names]
+        paths = [slot_path(self.folder, SlotKind.SNAPSHOT, rank, name) for name in SNAPSHOT_NAMES[:slots]]
         missing = [path for path in paths if not path.exists() or path.stat().st_size < snapshot_bytes]
         free = free_bytes(self.folder) + sum(path.stat().st_size for path in missing if path.exists())
         needed = snapshot_bytes * len(missing) + (replica_bytes + RECORD_BYTES if missing else 0)

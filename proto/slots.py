@@ -16,15 +16,15 @@ class StateId:
     step: int
 
 
-def slot_to_write(held: Sequence[StateId | None], keep_step: int) -> int:
-    """Returns the index of the slot to overwrite: an empty or torn one first, then one that is not S_keep_step, then the older.
+def slot_to_write(held: Sequence[StateId | None], *keep_steps: int) -> int:
+    """Returns the index of the slot to overwrite: an empty or torn one first, then one that is not to be kept, then the older.
 
-    `keep_step`: the newest committed step, which a recovery may still need; NO_STEP before the first commit. A dead branch
-    cannot hold that step: it lies behind the resume step, and is overwritten before the commits get there.
+    `keep_steps`: above all the newest committed step, which a recovery may still need; NO_STEP before the first commit. A dead
+    branch cannot hold that step: it lies behind the resume step, and is overwritten before the commits get there.
     """
 
     def cost(index: int) -> tuple[int, int, int]:
         state = held[index]
-        return (0, 0, 0) if state is None else (2 if state.step == keep_step else 1, state.generation, state.step)
+        return (0, 0, 0) if state is None else (2 if state.step in keep_steps else 1, state.generation, state.step)
 
     return min(range(len(held)), key=cost)

@@ -28,7 +28,7 @@ from deadpool.proto.messages import SlotKind
 HEADER_BYTES = 4096
 ALIGN_BYTES = 64
 SLOT_NAMES = ("a", "b")
-THIRD_SLOT = "c"  # of a rank whose job writes persistent checkpoints: one slot may be pinned while the other two go on
+SNAPSHOT_NAMES = (*SLOT_NAMES, "c", "d")  # a rank's own: as many as snapshot_slots says
 PIN = "checkpoint"  # checkpoint-<rank>-<generation>-<step>: a link to a sealed slot, which must not be overwritten meanwhile
 UNIQUE = -1  # Item.peers of an item that travels with the replica
 
@@ -41,6 +41,13 @@ _SEALED_OFFSET = 8
 
 def slot_path(vault_dir: Path, kind: SlotKind, rank: int, name: str) -> Path:
     return vault_dir / f"{kind}-{rank}-{name}"
+
+
+def snapshot_slots(*, checkpoints: bool, going_back: bool) -> int:
+    """Returns how many slots a rank's snapshots need: the newest commit, the one being written; with persistent checkpoints one
+    that is pinned meanwhile; and the last verified state, when the job may have to go back to it.
+    """
+    return len(SLOT_NAMES) + checkpoints + going_back
 
 
 def aligned(size_bytes: int) -> int:
@@ -205,8 +212,7 @@ def reserve(path: Path, size_bytes: int) -> None:
             if path.stat().st_size >= size_bytes or Header.from_page(file.read(HEADER_BYTES)) is not None:
                 return
     path.unlink(missing_ok=True)
-    stat = os.statvfs(path.parent)
-    free = stat.f_bavail * stat.f_frsize
+    free = free_bytes(path.parent)
     if size_bytes > free:  # asked for all the same, the memory would be taken bit by bit until others miss it
         raise ConfigError(f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -217,6 +223,28 @@ def reserve(path: Path, size_bytes: int) -> None:
         raise ConfigError(f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free ({error})") from error
     finally:
         os.close(fd)
+
+
+def grow(path: Path, size_bytes: int) -> None:
+    """Makes the slot file larger where it lies; its content stays. ConfigError with the sum needed, the file being as before."""
+    more_bytes = size_bytes - path.stat().st_size
+    free = free_bytes(path.parent)
+    reason = ""
+    if more_bytes <= free:
+        fd = os.open(path, os.O_RDWR)
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+            return
+        except OSError as error:
+            reason = f" ({error})"
+        finally:
+            os.close(fd)
+    raise ConfigError(f"vault {path.parent}: {path.name} needs {more_bytes} bytes more, {free} are free{reason}")
+
+
+def free_bytes(folder: Path) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
 
 
 class SlotFile:

@@ -1,17 +1,28 @@
-"""How a rank learns that S_k is protected everywhere: counters in the generation's rendezvous store, off the critical path.
+"""How a rank learns that S_k is protected everywhere, or cannot be: the generation's rendezvous store, off the critical path.
 
-Each rank adds 1 to `commit/k` once its snapshot is sealed and its replicas are acknowledged; the last one sets `committed/k`, for
-which the others look. No supervisor is involved, so a commit does not depend on it being there.
+Each rank adds 1 to `commit/k` once its snapshot is sealed and its replicas are acknowledged; the last one sets `verdict/k`, for
+which the others look. A rank that cannot protect S_k sets `verdict/k` instead: it never adds its 1, so there is one verdict. No
+supervisor is involved, so a commit does not depend on it being there.
 """
 
 import threading
 
 from torch._C._distributed_c10d import Store
 
-from deadpool.proto.errors import UnavailableError
+from deadpool.proto.errors import DeadpoolError, UnavailableError
 
 _FIRST_LOOK_S = 0.001
 _LAST_LOOK_S = 0.25
+_COMMITTED = b"committed"
+_REFUSED = b"refused"
+
+
+class RefusedError(DeadpoolError):
+    """Another rank cannot protect the state, which therefore will not be committed."""
+
+
+def verdict_key(step: int) -> str:
+    return f"verdict/{step}"
 
 
 class CommitBoard:
@@ -24,20 +35,36 @@ class CommitBoard:
         """This rank's S_step is protected. UnavailableError when the store is gone."""
         try:
             if self._store.add(f"commit/{step}", 1) == self._world_size:
-                self._store.set(f"committed/{step}", "1")
+                self._store.set(verdict_key(step), _COMMITTED)  # type: ignore[arg-type]
                 self._store.delete_key(f"commit/{step - 2}")
-                self._store.delete_key(f"committed/{step - 2}")
+                self._store.delete_key(verdict_key(step - 2))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 
-    def wait(self, step: int) -> bool:
-        """Returns True when S_step is committed, False when the generation ended before. UnavailableError: store gone."""
-        return wait_for(self._store, [f"committed/{step}"], self._cancelled)
+    def refuse(self, step: int) -> None:
+        """This rank cannot protect S_step: nobody need wait for its commit. UnavailableError when the store is gone."""
+        try:
+            self._store.set(verdict_key(step), _REFUSED)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            raise UnavailableError(f"rendezvous store: {error}") from error
+
+    def wait(self, step: int) -> bool | None:
+        """Returns whether S_step is committed; None when the generation ended before that was known.
+
+        UnavailableError: store gone.
+        """
+        if not wait_for(self._store, [verdict_key(step)], self._cancelled):
+            return None
+        try:
+            return bytes(self._store.get(verdict_key(step))) == _COMMITTED
+        except RuntimeError as error:
+            raise UnavailableError(f"rendezvous store: {error}") from error
 
 
-def wait_for(store: Store, keys: list[str], cancelled: threading.Event) -> bool:
+def wait_for(store: Store, keys: list[str], cancelled: threading.Event, *, refusable: int | None = None) -> bool:
     """Returns True when the store has all keys, False when `cancelled` came first. UnavailableError when the store is gone.
 
+    `refusable`: the step that the keys are about; RefusedError when a rank has refused it, and may not set its key.
     Looks again and again, less and less often. The store's own wait cannot be cancelled, and its time-outs are logged as errors.
     """
     pause_s = _FIRST_LOOK_S
@@ -45,6 +72,8 @@ def wait_for(store: Store, keys: list[str], cancelled: threading.Event) -> bool:
         try:
             if store.check(keys):
                 return True
+            if refusable is not None and store.check([verdict_key(refusable)]):
+                raise RefusedError(f"another rank cannot protect step {refusable}")
         except RuntimeError as error:
             if cancelled.is_set():
                 return False

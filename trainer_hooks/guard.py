@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import wraps
+from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
@@ -83,6 +84,7 @@ class Guard:
         self._rehearsing = False
         self._attempts = 0  # of this process, ended ones, whatever came of them
         self._yielded = 0
+        self._resumed_from: Path | None = None
         self._resumed_sent = True
         self._step_began_ns = 0
         self._durations_ns: deque[int] = deque(maxlen=15)
@@ -97,7 +99,10 @@ class Guard:
 
     @property
     def protecting(self) -> bool:
-        """Set to False, no snapshots are taken (for measurements); a failure then goes back to the last one."""
+        """Set to False, on all ranks after the same step, no snapshots are taken; a failure then goes back to the last one.
+
+        For measurements. The job's status says that it is unprotected, and that it is protected again.
+        """
         return self._protection.on
 
     @protecting.setter
@@ -149,7 +154,7 @@ class Guard:
         """Returns True when every rank has finished; False when a recovery has led back behind the end (`next_step`)."""
         step = self.next_step
         session, member = self._session, self._member
-        self._protection.wait_commit(step)
+        self._protection.wait_done(step)
         with session.changed:
             session.carry_out(member.finished(step))
             session.changed.wait_for(lambda: member.phase not in (Phase.FINISHED,))
@@ -196,7 +201,8 @@ class Guard:
         if self._member.phase is Phase.REHEARSE:
             self._recover()
             return
-        self._protection.restore_own()
+        if not self._protection.restore_own():
+            self._load()
         with self._session.changed:
             self._member.dirty = False
         self._rehearsing = False
@@ -217,16 +223,22 @@ class Guard:
             session.refuse(str(error))
             raise
         if found is not None:
+            self._resumed_from = found.path
             try:
-                tables, data = restore_tables(found.path, session.rank)
+                self._load()
             except SnapshotError as error:
                 session.refuse(f"{error}; choose another with --resume PATH, or --resume never")
                 raise
-            restore_from(self._state, tables, data)
             log.warning("rank %d resumes at step %d from %s", session.rank, found.step, found.path)
         with session.changed:
             self._member.dirty = False
         return start if found is None else found.step
+
+    def _load(self) -> None:
+        """Makes the process hold what the persistent checkpoint holds of this rank."""
+        assert self._resumed_from is not None
+        tables, data = restore_tables(self._resumed_from, self._session.rank)
+        restore_from(self._state, tables, data)
 
     def _wrap(self, optimizer: Optimizer) -> None:
         """Puts the fence in front of this optimizer's step, and makes it do nothing in a broken generation."""

@@ -1,6 +1,9 @@
 """Protects each state of one generation beside the computation: copy, seal, replicate, commit. One thread, one state at a time.
 
-    submit(S_k) -> [commit(k-1) known] -> copy -> (fence opens) -> seal -> Put to the holders -> announce -> commit(k) known
+    submit(S_k) -> [verdict(k-1) known] -> copy -> (fence opens) -> seal -> Put to the holders -> announce -> verdict(k) known
+
+What goes wrong with that here (no room for a slot, a holder that refuses or is out of reach) does not stop the training: this
+rank refuses S_k, nobody commits it, and all try again after a pause (rhythm.py). The newest commit stays in every vault.
 
 A new Protector is made for every generation. `quiesce` lets a copy that can still succeed succeed (it may be the newest state
 that this rank can offer) and makes sure that nothing is written afterwards.
@@ -8,19 +11,20 @@ that this rank can offer) and makes sure that nothing is written afterwards.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from deadpool.proto.errors import DeadpoolError, UnavailableError
+from deadpool.proto.errors import SnapshotError, UnavailableError
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import UNIQUE, Item, Layout, checksum
 from deadpool.proto.vault_wire import Put
-from deadpool.trainer_hooks.commit import CommitBoard
+from deadpool.trainer_hooks.commit import CommitBoard, RefusedError
 from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.replicate import VaultClient
+from deadpool.trainer_hooks.rhythm import Rhythm
 from deadpool.trainer_hooks.state import Held, Meta, pack_meta, type_name
 from deadpool.trainer_hooks.turn import Turn
 from deadpool.trainer_hooks.unique import Peers
@@ -29,8 +33,8 @@ from deadpool.trainer_hooks.verify import Verdict, Verifier
 
 CHUNK_BYTES = 32 << 20
 RETRY_S = 0.2
+PATIENCE_S = 5.0  # with a holder that is out of reach: until then the supervisor has noticed that it is lost
 CLOSE_TIMEOUT_S = 2.0
-EXCHANGE_EVERY_STEPS = 256
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,41 +72,48 @@ class Boundary:
 
 
 class Protector:
-    """The protection of one generation. `slots`, `peers` and `counters` live on from one generation to the next."""
+    """The protection of one generation. `peers` and `counters` live on from one generation to the next, and so do the slots.
+
+    `slots()`: this rank's, made if they are not there yet (ConfigError: there is no room). `on_refused(step, reason)`: S_step
+    will not be committed, because of this rank for that reason, or "" because of some rank.
+    """
 
     def __init__(
         self,
         *,
         rank: int,
         generation: int,
-        slots: OwnSlots,
+        slots: Callable[[], OwnSlots],
         engine: Engine,
         holders: Sequence[VaultClient],
         board: CommitBoard,
         exchange: Callable[[int, dict[str, int]], Peers | None],
-        exchange_steps: Collection[int],
+        rhythm: Rhythm,
         peers: Peers,
         commit_step: int,
         counters: Counters,
         cancelled: threading.Event,
         on_commit: Callable[[int], None],
+        on_refused: Callable[[int, str], None],
         on_trouble: Callable[[Exception], None],
         turn: Turn | None = None,
         verifier: Verifier | None = None,
-        on_differing: Callable[[int, Verdict, bool], None] = lambda step, verdict, discarded: None,
+        on_differing: Callable[[int, Verdict, int], None] = lambda step, verdict, good_step: None,
     ) -> None:
         self._rank, self._generation = rank, generation
         self._slots, self._engine, self._holders = slots, engine, holders
-        self._board, self._exchange, self._exchange_steps, self._peers = board, exchange, exchange_steps, peers
+        self._board, self._exchange, self._rhythm, self._peers = board, exchange, rhythm, peers
         self._counters, self._cancelled = counters, cancelled
-        self._on_commit, self._on_trouble = on_commit, on_trouble
+        self._on_commit, self._on_refused, self._on_trouble = on_commit, on_refused, on_trouble
         self._turn = turn  # of persistent checkpoints, if there are any
         self._verifier, self._on_differing = verifier, on_differing
         self.commit_step = commit_step
+        self._agreeing_step = NO_STEP  # compared: the same everywhere
+        self._agreed_step = NO_STEP  # the newest committed one of those
         self._layout: tuple[list[Held], Layout, list[int]] | None = None
         self._reserved_bytes = 0
-        self._last = NO_STEP  # the newest state announced by this rank
-        self._last_state: StateId | None = None
+        self._open: StateId | None = None  # announced or refused by this rank, and the verdict is not known yet
+        self._done_step = NO_STEP  # all that comes of this state has come of it
         self._ended = False
         self._next: Boundary | None = None
         self._current: Boundary | None = None
@@ -134,11 +145,11 @@ class Protector:
             self._counters.exposed_stall_s += time.monotonic() - began
         self._engine.fence()
 
-    def wait_commit(self, step: int) -> bool:
-        """Returns True when S_step is committed, False when the generation ended before."""
+    def wait_done(self, step: int) -> bool:
+        """Returns True when S_step is committed, refused or passed over, False when the generation ended before."""
         with self._wake:
-            self._wake.wait_for(lambda: self.commit_step >= step or self._cancelled.is_set())
-            return self.commit_step >= step
+            self._wake.wait_for(lambda: self._done_step >= step or self._cancelled.is_set())
+            return self._done_step >= step
 
     def wake(self) -> None:
         """`cancelled` has been set."""
@@ -149,7 +160,7 @@ class Protector:
         """Ends the protection: returns when the newest state is sealed or cannot be. Nothing is written afterwards."""
         with self._wake:
             self._cancelled.set()
-            if self._next is not None and self.commit_step < self._last:
+            if self._next is not None and self._open is not None:
                 self._next.settle()  # the older slot may still be needed
                 self._next = None
             self._wake.notify_all()
@@ -168,21 +179,15 @@ class Protector:
     def _work(self) -> None:
         try:
             while (boundary := self._take()) is not None:
-                known = dict(self._peers)
                 try:
-                    slot = self._slots.find_whole(boundary.state) or self._copy(boundary)
-                finally:
-                    boundary.settle()
-                if slot is None:
-                    continue  # changed under the copy: only a broken step does that
-                if not self._verified(slot, known):
-                    return
-                self._replicate(slot)
-                if self._turn is not None:
-                    self._turn.before_commit()
-                self._board.announce(boundary.state.step)
-                self._last, self._last_state = boundary.state.step, boundary.state
-        except (DeadpoolError, RuntimeError, OSError) as error:
+                    if not self._protect(boundary):
+                        return
+                except UnavailableError:  # the generation is over, or its store is gone
+                    raise
+                except Exception as error:  # whatever it is, training goes on
+                    self._refuse(boundary.state, error)
+                self._open = boundary.state
+        except Exception as error:
             if not self._cancelled.is_set():
                 self._on_trouble(error)
         finally:
@@ -192,27 +197,69 @@ class Protector:
                     self._next.settle()
                 self._wake.notify_all()
 
-    def _take(self) -> Boundary | None:
-        """Returns the next state to protect once the one before is committed; None when the generation has ended."""
-        if self._last > self.commit_step and not self._learn(self._last):
-            return None
-        with self._wake:
-            self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set())
-            boundary, self._next = self._next, None
-            return boundary
-
-    def _learn(self, step: int) -> bool:
-        """Returns True once commit(step) is known, False when the generation ended before."""
-        if not self._board.wait(step):
+    def _protect(self, boundary: Boundary) -> bool:
+        """Returns False when the generation is to end; an error, but for UnavailableError, when S_k cannot be protected."""
+        known = dict(self._peers)
+        try:
+            slot = self._slots().find_whole(boundary.state) or self._copy(boundary)
+        finally:
+            boundary.settle()
+        if slot is None:  # a broken step does that, else the script
+            raise SnapshotError("the state was changed while it was copied: only train_step may change it")
+        if not self._verified(slot, known):
             return False
-        with self._wake:
-            self.commit_step = step
-            self._counters.commits += 1
-            self._wake.notify_all()
-        self._on_commit(step)
-        if self._turn is not None and self._last_state is not None and self._turn.has_come(step):
-            self._slots.pin(self._last_state)
+        self._replicate(slot)
+        if self._turn is not None:
+            self._turn.before_commit()
+        self._board.announce(boundary.state.step)
         return True
+
+    def _refuse(self, state: StateId, error: Exception) -> None:
+        if self._cancelled.is_set():
+            raise UnavailableError(f"the generation ended before {state} was protected") from error
+        if not isinstance(error, RefusedError):
+            self._board.refuse(state.step)
+            self._on_refused(state.step, (str(error) or repr(error)).splitlines()[0])
+
+    def _take(self) -> Boundary | None:
+        """Returns the next state to protect once the verdict on the one before is known; None when the generation has ended."""
+        while True:
+            if self._open is not None and not self._learn(self._open):
+                return None
+            with self._wake:
+                self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set())
+                boundary, self._next = self._next, None
+            if boundary is None or self._rhythm.is_tried(boundary.state.step):
+                return boundary
+            boundary.settle()
+            self._done(boundary.state.step)
+
+    def _learn(self, state: StateId) -> bool:
+        """Returns True once the verdict on S_k is known, False when the generation ended before."""
+        committed = self._board.wait(state.step)
+        if committed is None:
+            return False
+        self._open = None
+        if not committed:
+            self._rhythm.refused(state.step)
+            self._on_refused(state.step, "")
+            self._done(state.step)
+            return True
+        self._rhythm.committed(state.step)
+        self.commit_step = state.step
+        if self._agreeing_step == state.step:
+            self._agreed_step = state.step
+        self._counters.commits += 1
+        self._on_commit(state.step)
+        if self._turn is not None and self._turn.has_come(state.step):
+            self._slots().pin(state)
+        self._done(state.step)
+        return True
+
+    def _done(self, step: int) -> None:
+        with self._wake:
+            self._done_step = step
+            self._wake.notify_all()
 
     def _copy(self, boundary: Boundary) -> OpenSlot | None:
         """Copies S_k into the free slot and seals it; None when the sources changed meanwhile."""
@@ -220,14 +267,15 @@ class Protector:
         layout, order = self._place(boundary.held)
         meta = pack_meta(boundary.meta)
         slot_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
-        index = self._slots.to_write(self.commit_step, slot_bytes)
-        targets = self._slots.targets(index, layout, data_offset)
+        slots = self._slots()
+        index = slots.to_write((self.commit_step, self._agreed_step), slot_bytes)
+        targets = slots.targets(index, layout, data_offset)
         sources = [boundary.sources[i] for i in order]
         chunks = _chunks(layout)
         tickets = [self._engine.copy(sources[a:b], targets[a:b]) for a, b in chunks]
         unchanged = boundary.unchanged()
         boundary.copied.set()
-        data = self._slots.data(index, data_offset, layout)
+        data = slots.data(index, data_offset, layout)
         sums: list[int] = []
         for ticket, (a, b) in zip(tickets, chunks, strict=True):
             self._engine.landed(ticket)
@@ -236,29 +284,30 @@ class Protector:
         self._counters.copy_s += time.monotonic() - began
         if not unchanged:
             return None
-        if boundary.state.step in self._exchange_steps or boundary.state.step % EXCHANGE_EVERY_STEPS == 0:
+        if self._rhythm.exchange_is_due(boundary.state.step):
             layout, sums = self._classify(boundary, layout, sums, data)
-        return self._slots.seal(index, boundary.state, layout, meta, sums, data_offset)
+        return slots.seal(index, boundary.state, layout, meta, sums, data_offset)
 
     def _verified(self, slot: OpenSlot, peers: Peers) -> bool:
-        """Returns False when S_k must not be committed: a rank's copy is outvoted, and the step before was the same everywhere.
+        """Returns False when S_k must not be committed: a rank's copy is outvoted, and an earlier state was the same everywhere.
 
-        The job goes back to that step then; the rank has made its copy unusable, and the supervisor replaces its process.
+        The job goes back to that one then: every vault has kept it. The supervisor replaces the rank's process.
         """
         step, verifier = slot.state.step, self._verifier
-        if verifier is None or not verifier.is_due(step) or step in self._exchange_steps:
-            return True  # coincidences come to light at the exchanges
-        before = verifier.verified_step
+        if verifier is None or not self._rhythm.comparison_is_due(step):
+            return True
         layout = slot.tables.layout
         sums = {item.key: total for item, total in zip(layout.items, slot.tables.checksums, strict=True)}
         verdict = verifier.verdict(step, sums, peers)
         if verdict is None:
+            self._agreeing_step = step
             return True
-        discarded = verdict.majority and before == step - 1
+        good_step, self._agreed_step = self._agreed_step, NO_STEP
+        discarded = verdict.majority and good_step == step - 1
         if discarded and self._rank in verdict.ranks:
-            self._slots.discard(slot.state)
-        if self._rank == verdict.teller:
-            self._on_differing(step, verdict, discarded)
+            self._slots().discard(slot.state)
+        if self._rank == verdict.teller or self._rank not in verdict.ranks:
+            self._on_differing(step, verdict, good_step if discarded else NO_STEP)
         return not discarded
 
     def _place(self, held: list[Held]) -> tuple[Layout, list[int]]:
@@ -286,7 +335,7 @@ class Protector:
         return moved, [by_key[item.key] for item in moved.items]
 
     def _replicate(self, slot: OpenSlot) -> None:
-        """Returns when every holder has acknowledged the slot's unique part; tries again while the generation lasts."""
+        """Returns when every holder has acknowledged the slot's unique part; SnapshotError: one refuses, or is out of reach."""
         began = time.monotonic()
         header = slot.header.as_replica()
         request = Put(
@@ -300,13 +349,16 @@ class Protector:
             sender_generation=self._generation,
         )
         for holder in self._holders:
+            until_s = time.monotonic() + PATIENCE_S
             while not self._cancelled.is_set():
                 try:
                     if header.slot_bytes > self._reserved_bytes:
                         holder.reserve(self._rank, header.slot_bytes)
                     holder.put(request, [slot.data[: header.data_bytes]], bytes(slot.raw_tables), header.to_page())
                     break
-                except UnavailableError:
+                except UnavailableError as error:
+                    if time.monotonic() > until_s:
+                        raise SnapshotError(str(error)) from error
                     self._cancelled.wait(RETRY_S)
         if self._cancelled.is_set():
             raise UnavailableError("the generation ended before the replicas were acknowledged")

@@ -1,12 +1,13 @@
 """Keeping a rank's state safe while it trains: what is captured at a boundary, and the protect thread that copies it away."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from threading import Event
 
 from torch._C._distributed_c10d import Store
 
-from deadpool.proto.errors import DeadpoolError, SnapshotError, UnavailableError
+from deadpool.proto.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.messages import NO_STEP, Placement, ProtectionChanged, Reform, StateDiffers
 from deadpool.proto.slots import StateId
 from deadpool.trainer_hooks.commit import CommitBoard
@@ -14,6 +15,7 @@ from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.protect import Boundary, Counters, Protector, layout_of
 from deadpool.trainer_hooks.replicate import VaultClient
 from deadpool.trainer_hooks.restore import from_own_slot
+from deadpool.trainer_hooks.rhythm import Rhythm
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.sizes import expected_growth
 from deadpool.trainer_hooks.state import TrainingState, check_meta, pack_meta
@@ -22,52 +24,65 @@ from deadpool.trainer_hooks.unique import Peers, exchange
 from deadpool.trainer_hooks.vault import OwnSlots, capacity
 from deadpool.trainer_hooks.verify import Verdict, Verifier
 
+log = logging.getLogger(__name__)
+SWITCHED_OFF = "the script has switched it off (guard.protecting)"
+
 
 class Protection:
     """Of one training state. All methods are for the main thread; `on_commit` is called from the protect thread.
 
-    `boundary`: the state captured last. `slots`: this rank's part of the vault, once reserved. `peers`: who holds what as well.
+    `on`: the script's wish. `boundary`: the state captured last. `peers`: who holds what as well.
     """
 
     def __init__(self, session: Session, state: TrainingState, engine: Engine, *, on_commit: Callable[[], None]) -> None:
         self.on = True
         self.counters = Counters()
         self.boundary: Boundary | None = None
-        self.slots: OwnSlots | None = None
         self.peers: Peers = {}
         self._session, self._state, self._engine = session, state, engine
         self._member = session.member
         self._on_commit = on_commit
         self._placement: Placement = session.role.placement
         self._protector: Protector | None = None
+        self._slots: OwnSlots | None = None
+        self._reserved = False
+        self._unprotected = False  # since some state; `_told`: by this rank
+        self._told = False
 
     def first(self, state: StateId) -> bool:
-        """Reserves the vault, protects the first state and returns True once it is committed; False when the generation broke."""
+        """Protects the first state and returns True once it is committed, or cannot be; False when the generation broke.
+
+        A vault that is too small for the job is for the user to mend, before the job has done anything.
+        """
         role = self._session.role
         self.capture(state)
         assert self.boundary is not None
         check_meta(self.boundary.meta)
         try:
-            self.reserve()
-            steps = range(state.step, state.step + 3)
-            self._start(role.store_host, role.store_port, NO_STEP, steps)
+            if role.generation == 1:
+                self._reserve()
+            rhythm = Rhythm(first_step=state.step, exchange_from=state.step, exchanges=3, compare_every=self._compare_every())
+            self._start(role.store_host, role.store_port, NO_STEP, rhythm)
+        except ConfigError as error:
+            self._session.refuse(str(error))
+            raise
         except UnavailableError as error:
             self._session.trouble(role.generation, error)
             return False
         assert self._protector is not None
         self._protector.submit(self.boundary)
-        return self._protector.wait_commit(state.step)
+        return self._protector.wait_done(state.step)
 
     def again(self, plan: Reform) -> None:
         """Protects the state that the process was restored to, in the plan's generation."""
         self._placement = next(place for place in plan.placements if place.rank == self._session.rank)
         assert self._member.live is not None
         self.capture(self._member.live)
-        if self.slots is None or self._session.role.muted:
-            self.reserve()
-        steps = range(plan.resume_step + 1, plan.resume_step + 2)
+        self._reserved = self._reserved and not self._session.role.muted
+        step, every = plan.resume_step, self._compare_every()
+        rhythm = Rhythm(first_step=step, exchange_from=step + 1, exchanges=1, compare_every=every)
         try:
-            self._start(plan.store_host, plan.store_port, self._member.commit_step, steps)
+            self._start(plan.store_host, plan.store_port, self._member.commit_step, rhythm)
         except DeadpoolError as error:
             self._session.trouble(plan.generation, error)
             return
@@ -80,10 +95,10 @@ class Protection:
         if self._protector is not None:
             self._protector.fence()
 
-    def wait_commit(self, step: int) -> None:
+    def wait_done(self, step: int) -> None:
         """Returns when S_step is committed, or will not be: the generation broke, or protection is off."""
         if self._protector is not None and self.on:
-            self._protector.wait_commit(step)
+            self._protector.wait_done(step)
 
     def quiesce(self) -> bool:
         """Ends the protect thread; returns whether the process still holds its live state, untouched since its boundary."""
@@ -92,14 +107,18 @@ class Protection:
         return self.boundary is not None and self.boundary.state == self._member.live and self.boundary.unchanged()
 
     def own_slots(self) -> OwnSlots:
-        if self.slots is None:
-            self.slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
-        return self.slots
+        """Returns the slots as they are in the vault."""
+        if self._slots is None:
+            self._slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
+        return self._slots
 
-    def restore_own(self) -> None:
-        """Makes the process hold its live state again, from its own slot."""
+    def restore_own(self) -> bool:
+        """Makes the process hold its live state again, from its own slot; returns whether that holds it."""
         assert self._member.live is not None
+        if not self._reserved or self.own_slots().find(self._member.live) is None:
+            return False
         from_own_slot(self._state, self.own_slots(), self._member.live, self._session.node_id)
+        return True
 
     def restore_live(self, wanted: StateId) -> None:
         """The steady tensors are untouched; what a discarded step may have changed comes from the boundary."""
@@ -111,8 +130,8 @@ class Protection:
                 held.tensor.copy_(source)
         self._state.restore_meta(boundary.meta)
 
-    def reserve(self) -> None:
-        """Has the slots made, with room for optimizer state that appears with the first step."""
+    def _reserve(self) -> None:
+        """Has the slots made, with room for optimizer state that appears with the first step; ConfigError: there is no room."""
         assert self.boundary is not None
         layout = layout_of(self.boundary.held, self.peers)
         items, growth_bytes = expected_growth(self._state.optimizers.values())
@@ -120,17 +139,23 @@ class Protection:
         snapshot_bytes, _ = capacity(layout.data_bytes + growth_bytes, len(layout.items) + items, meta_bytes)
         replica_bytes, _ = capacity(layout.unique_bytes + growth_bytes, len(layout.items) + items, meta_bytes)
         self._session.reserve(snapshot_bytes, replica_bytes if self._placement.holders else 0)
-        self.slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
+        self._slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
+        self._reserved = True
 
-    def _start(self, store_host: str, store_port: int, commit_step: int, exchange_steps: range) -> None:
+    def _reserved_slots(self) -> OwnSlots:
+        """For the protect thread, while the main thread waits at the fence."""
+        if not self._reserved:
+            self._reserve()
+        return self.own_slots()
+
+    def _start(self, store_host: str, store_port: int, commit_step: int, rhythm: Rhythm) -> None:
         session, generation = self._session, self._member.running
-        assert self.slots is not None
         store = session.connect_store(store_host, store_port)
         cancelled = session.cancelled
         self._protector = Protector(
             rank=session.rank,
             generation=generation,
-            slots=self.slots,
+            slots=self._reserved_slots,
             engine=self._engine,
             holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
             board=CommitBoard(store, session.world_size, cancelled),
@@ -143,12 +168,13 @@ class Protection:
                 sums=sums,
                 cancelled=cancelled,
             ),
-            exchange_steps=exchange_steps,
+            rhythm=rhythm,
             peers=self.peers,
             commit_step=commit_step,
             counters=self.counters,
             cancelled=cancelled,
             on_commit=partial(self._commit_known, generation),
+            on_refused=partial(self._refused, generation),
             on_trouble=partial(session.trouble, generation),
             turn=self._turn(store),
             verifier=self._verifier(store, cancelled),
@@ -161,13 +187,16 @@ class Protection:
                 self._protector.wake()
 
     def _verifier(self, store: Store, cancelled: Event) -> Verifier | None:
-        session, every = self._session, self._session.keeping.verify_every
-        if not every:
-            return None
-        return Verifier(store, rank=session.rank, world_size=session.world_size, every=every, cancelled=cancelled)
-
-    def _differs(self, generation: int, step: int, verdict: Verdict, discarded: bool) -> None:
         session = self._session
+        if not self._compare_every():
+            return None
+        return Verifier(store, rank=session.rank, world_size=session.world_size, cancelled=cancelled)
+
+    def _compare_every(self) -> int:
+        return self._session.keeping.verify_every
+
+    def _differs(self, generation: int, step: int, verdict: Verdict, good_step: int) -> None:
+        session, discarded = self._session, good_step != NO_STEP
         repair = "discarded" if discarded else "none"
         session.send(
             StateDiffers(
@@ -179,14 +208,32 @@ class Protection:
             session.send(ProtectionChanged(generation=generation, rank=session.rank, step=step, reason=reason))
 
     def _turn(self, store: Store) -> Turn | None:
-        every, slots = self._session.keeping.checkpoint_every, self.slots
-        assert slots is not None
-        return Turn(store, self._session.world_size, every, lambda: not slots.pinned()) if every else None
+        every = self._session.keeping.checkpoint_every
+
+        def idle() -> bool:
+            return not self._reserved_slots().pinned()
+
+        return Turn(store, self._session.world_size, every, idle) if every else None
 
     def _commit_known(self, generation: int, step: int) -> None:
         with self._session.changed:
             self._member.commit_known(generation, step)
+            if self._unprotected:
+                self._say(generation, step, "")
+            self._unprotected = self._told = False
         self._on_commit()
+
+    def _refused(self, generation: int, step: int, reason: str) -> None:
+        """S_step will not be committed. The rank that cannot protect it says so, once until a later state is."""
+        with self._session.changed:
+            self._unprotected = True
+            if reason and not self._told:
+                self._told = True
+                log.warning("unprotected since step %d: %s", step, reason)
+                self._say(generation, step, reason)
+
+    def _say(self, generation: int, step: int, reason: str) -> None:
+        self._session.send(ProtectionChanged(generation=generation, rank=self._session.rank, step=step, reason=reason))
 
     def capture(self, state: StateId) -> None:
         """Takes down S_k as it is now: what to copy, what it was copied from, metadata."""
@@ -202,7 +249,10 @@ class Protection:
 
     def protect(self) -> None:
         """Hands the state just completed to the protect thread."""
-        if not self.on or self._protector is None or self._member.live is None:
+        if self._protector is None or self._member.live is None:
+            return
+        if not self.on:
+            self._refused(self._member.running, self._member.live.step, SWITCHED_OFF)
             return
         self._protector.fence()  # a step without optimizer.step has not waited for the one before
         self.capture(self._member.live)

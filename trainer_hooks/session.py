@@ -98,7 +98,7 @@ class Session:
             raise UnavailableError(f"rendezvous store {host}:{port}: {str(error).splitlines()[0]}") from error
 
     def reserve(self, snapshot_bytes: int, replica_bytes: int) -> None:
-        """Has the agent make the rank's slots. ConfigError when the vault is too small; the job ends with it."""
+        """Has the agent make the rank's slots. ConfigError when the vault is too small."""
         with self.changed:
             self._reserved = None
             self._link.send(Reserve(rank=self.rank, snapshot_bytes=snapshot_bytes, replica_bytes=replica_bytes))
@@ -106,7 +106,7 @@ class Session:
             assert self._reserved is not None
             error = self._reserved.error
         if error:
-            self.refuse(error)
+            raise ConfigError(error)
 
     def refuse(self, reason: str) -> None:
         """Tells the supervisor that the job cannot run as asked, and raises that as ConfigError."""
@@ -149,8 +149,6 @@ class Session:
 
     def trouble(self, generation: int, error: Exception) -> None:
         """Something that the generation needs has failed in this process: as if a collective had."""
-        if isinstance(error, ConfigError):
-            self._link.send(LaunchFailed(generation=generation, reason=str(error)))
         if self.groups is not None:
             self.groups.break_generation(generation, str(error))
         self._on_broken(generation, str(error))

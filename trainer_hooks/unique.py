@@ -24,6 +24,7 @@ def exchange(
 ) -> Peers | None:
     """Returns the peers of each of this rank's items at S_step; None when the generation ended before all had published.
 
+    RefusedError: another rank cannot protect S_step, and may not publish anything.
     Traffic: 16 bytes an item, from every rank to every rank; done for a few steps of a job only (protect.py).
     """
     hashes = {key: checksum(key.encode()) for key in sums}
@@ -31,7 +32,7 @@ def exchange(
     store.set(f"layout/{step}/{rank}", json.dumps(node_id).encode() + b"\n" + rows)  # type: ignore[arg-type]
     others = [other for other in range(world_size) if other != rank]
     keys = [f"layout/{step}/{other}" for other in others]
-    if others and not wait_for(store, keys, cancelled):
+    if others and not wait_for(store, keys, cancelled, refusable=step):
         return None
     held: dict[int, tuple[str, set[tuple[int, int]]]] = {}
     for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):

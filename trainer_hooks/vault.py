@@ -1,6 +1,5 @@
 """A rank's own two slots in its node's vault: which may be written, what lies in them, and tensors over their memory."""
 
-import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -17,14 +16,14 @@ from deadpool.proto.vault_layout import (
     HEADER_BYTES,
     PIN,
     SLOT_NAMES,
-    THIRD_SLOT,
+    SNAPSHOT_NAMES,
     Header,
     Item,
     Layout,
     SlotFile,
     Tables,
     checksum,
-    reserve,
+    grow,
     slot_capacity,
     slot_path,
 )
@@ -42,16 +41,15 @@ def capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, int]:
 
 
 class OwnSlots:
-    """The snapshot slots of one rank, mapped: two, three with checkpoints.
+    """The snapshot slots of one rank, mapped: two or more (vault_layout.snapshot_slots).
 
     Made by the agent (Reserve); written by the protect thread alone.
     """
 
     def __init__(self, vault_dir: Path, rank: int, engine: Engine) -> None:
         self._vault_dir = vault_dir
-        self._paths = [slot_path(vault_dir, SlotKind.SNAPSHOT, rank, name) for name in SLOT_NAMES]
-        third = slot_path(vault_dir, SlotKind.SNAPSHOT, rank, THIRD_SLOT)
-        self._paths += [third] if third.exists() else []
+        paths = [slot_path(vault_dir, SlotKind.SNAPSHOT, rank, name) for name in SNAPSHOT_NAMES]
+        self._paths = [path for path, name in zip(paths, SNAPSHOT_NAMES, strict=True) if name in SLOT_NAMES or path.exists()]
         self._rank, self._engine = rank, engine
         self._files = [SlotFile(path) for path in self._paths]
         self._memory = [self._tensor_over(file) for file in self._files]
@@ -66,11 +64,11 @@ class OwnSlots:
         held = self.held()
         return OpenSlot(self._files[held.index(state)]) if state in held else None
 
-    def to_write(self, keep_step: int, slot_bytes: int) -> int:
-        """Returns the index of the slot to write next, unsealed and of at least `slot_bytes`."""
+    def to_write(self, keep_steps: Sequence[int], slot_bytes: int) -> int:
+        """Returns the index of the slot to write next, unsealed and of at least `slot_bytes`; ConfigError: no room for that."""
         free = [index for index, file in enumerate(self._files) if not file.pinned()]
         held = self.held()
-        index = free[slot_to_write([held[index] for index in free], keep_step)]
+        index = free[slot_to_write([held[index] for index in free], *keep_steps)]
         self._files[index].unseal()
         if self._files[index].capacity_bytes < slot_bytes:
             self._grow(index, slot_bytes)
@@ -123,8 +121,12 @@ class OwnSlots:
         """Has the node's checkpoint writer keep this sealed state; its slot stays as it is until that is done."""
         index = self.held().index(state)
         link = self._vault_dir / f"{PIN}-{self._rank}-{state.generation}-{state.step}"
-        with contextlib.suppress(FileExistsError):
+        try:
             os.link(self._paths[index], link)
+        except FileExistsError:
+            pass
+        except OSError as error:  # the others' parts alone will not become a checkpoint
+            log.warning("no checkpoint of step %d: %s", state.step, error)
 
     def pinned(self) -> bool:
         return any(file.pinned() for file in self._files)
@@ -136,10 +138,9 @@ class OwnSlots:
                 self._files[index].unseal()
 
     def _grow(self, index: int, slot_bytes: int) -> None:
-        """The state has outgrown the slot, whose content is no longer needed: take a larger one in its place."""
+        """The state has outgrown the slot, whose content is no longer needed. The old mapping stays as long as it is used."""
+        grow(self._paths[index], slot_bytes)
         self._targets.pop(index, None)
-        self._paths[index].unlink()
-        reserve(self._paths[index], slot_bytes)
         self._files[index] = SlotFile(self._paths[index])
         self._memory[index] = self._tensor_over(self._files[index])
 

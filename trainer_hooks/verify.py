@@ -54,29 +54,27 @@ def compare(tables: Mapping[int, Mapping[int, int]], rank: int, keys: Mapping[st
 class Verifier:
     """One rank's part in it, in one generation. `store`: as for the commits."""
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, every: int, cancelled: threading.Event) -> None:
-        self._store, self._rank, self._world_size, self._every = store, rank, world_size, every
+    def __init__(self, store: Store, *, rank: int, world_size: int, cancelled: threading.Event) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
         self._cancelled = cancelled
-        self.verified_step = NO_STEP  # the newest state that was found to be the same everywhere
-
-    def is_due(self, step: int) -> bool:
-        return step % self._every == 0
+        self._told_step = NO_STEP  # the newest state that this rank has told of
 
     def verdict(self, step: int, sums: Mapping[str, int], peers: Peers) -> Verdict | None:
-        """Returns what is wrong with S_step, once all ranks have told what they hold. UnavailableError: it is over."""
+        """Returns what is wrong with S_step, once all ranks have told what they hold.
+
+        UnavailableError: the generation is over. RefusedError: another rank cannot protect S_step, and may not tell.
+        """
         keys = {key: checksum(key.encode()) for key in sums if key.startswith(_COMPARED)}
         rows = b"".join(struct.pack("<QQ", hashed, sums[key]) for key, hashed in keys.items())
         names = [f"verify/{step}/{rank}" for rank in range(self._world_size)]
         try:
             self._store.set(names[self._rank], rows)  # type: ignore[arg-type]
-            self._store.delete_key(f"verify/{step - 2 * self._every}/{self._rank}")
-            if not wait_for(self._store, names, self._cancelled):
+            before, self._told_step = self._told_step, step
+            if not wait_for(self._store, names, self._cancelled, refusable=step):
                 raise UnavailableError("the generation ended before all ranks had told what they hold")
             published = self._store.multi_get(names)
+            self._store.delete_key(f"verify/{before}/{self._rank}")  # the others have read it, or they would not be here
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
         tables = {rank: dict(struct.iter_unpack("<QQ", bytes(table))) for rank, table in enumerate(published)}
-        found = compare(tables, self._rank, keys, peers)
-        if found is None:
-            self.verified_step = step
-        return found
+        return compare(tables, self._rank, keys, peers)

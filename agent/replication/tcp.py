@@ -20,11 +20,13 @@ from deadpool.proto.slots import StateId, slot_to_write
 from deadpool.proto.vault_layout import (
     HEADER_BYTES,
     SLOT_NAMES,
+    SNAPSHOT_NAMES,
     UNIQUE,
     Header,
     SlotFile,
     Tables,
     checksum,
+    grow,
     reserve,
     slot_path,
 )
@@ -192,8 +194,7 @@ class ReplicaServer:
                 slot.unseal()
             if put.data_offset + put.data_bytes > slot.capacity_bytes:  # the state has grown; what the slot held may go
                 path = self._paths(SlotKind.REPLICA, put.rank)[index]
-                path.unlink()
-                reserve(path, put.data_offset + put.data_bytes)
+                grow(path, put.data_offset + put.data_bytes)
                 slot = stack.enter_context(_opened(path))
             data = slot.view[put.data_offset : put.data_offset + put.data_bytes]
             tables, page = bytearray(put.tables_bytes), bytearray(HEADER_BYTES)
@@ -246,7 +247,8 @@ class ReplicaServer:
     # ------------------------------------------------------------ slots
 
     def _paths(self, kind: SlotKind, rank: int) -> list[Path]:
-        return [slot_path(self._folder, kind, rank, name) for name in SLOT_NAMES]
+        names = SNAPSHOT_NAMES if kind is SlotKind.SNAPSHOT else SLOT_NAMES
+        return [slot_path(self._folder, kind, rank, name) for name in names]
 
     def _rank_lock(self, rank: int) -> threading.Lock:
         with self._lock:

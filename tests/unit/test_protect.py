@@ -1,7 +1,7 @@
 """The protect thread with real slots, a real holder and a real store: order, commits, cancellation, sources that change."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,17 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore, Store
 
 from deadpool.agent.replication.tcp import ReplicaServer
+from deadpool.proto.errors import SnapshotError
 from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import SLOT_NAMES, UNIQUE, reserve, slot_path
+from deadpool.proto.vault_wire import Put
 from deadpool.trainer_hooks.commit import CommitBoard
 from deadpool.trainer_hooks.engine import CpuEngine
 from deadpool.trainer_hooks.protect import Boundary, Counters, Protector
 from deadpool.trainer_hooks.replicate import VaultClient
+from deadpool.trainer_hooks.rhythm import Rhythm
 from deadpool.trainer_hooks.state import TrainingState
 from deadpool.trainer_hooks.unique import Peers, exchange
 from deadpool.trainer_hooks.vault import OwnSlots
@@ -26,10 +29,28 @@ TOKEN = make_token()
 SLOT_BYTES = 1 << 20
 
 
+class Holder(VaultClient):
+    """A holder that refuses as long as it is full; `full` is what it says."""
+
+    full = ""
+
+    def reserve(self, rank: int, slot_bytes: int) -> None:
+        self._refuse_if_full()
+        super().reserve(rank, slot_bytes)
+
+    def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None:
+        self._refuse_if_full()
+        super().put(request, data, tables, page)
+
+    def _refuse_if_full(self) -> None:
+        if self.full:
+            raise SnapshotError(self.full)
+
+
 class Rank:
     """One rank's protection. Each has a node of its own, whose agent's receiver holds the other's replicas."""
 
-    def __init__(self, rank: int, folder: Path, store: Store, holder: ReplicaServer | None) -> None:
+    def __init__(self, rank: int, folder: Path, store: Store, holder: ReplicaServer) -> None:
         torch.manual_seed(0)
         self.rank, self.folder = rank, folder
         self.model = nn.Linear(8, 8)
@@ -40,8 +61,9 @@ class Rank:
         self.slots = OwnSlots(folder, rank, CpuEngine())
         self.cancelled, self.counters = threading.Event(), Counters()
         self.troubles: list[Exception] = []
+        self.refused: list[tuple[int, str]] = []
         self.peers: Peers = {}
-        clients = [VaultClient(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), TOKEN)] if holder else []
+        self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), TOKEN)
 
         def compare(step: int, sums: dict[str, int]) -> Peers | None:
             return exchange(store, step=step, rank=rank, world_size=2, node_id=f"node{rank}", sums=sums, cancelled=self.cancelled)
@@ -49,17 +71,18 @@ class Rank:
         self.protector = Protector(
             rank=rank,
             generation=1,
-            slots=self.slots,
+            slots=lambda: self.slots,
             engine=CpuEngine(),
-            holders=clients,
+            holders=[self.holder],
             board=CommitBoard(store, 2, self.cancelled),
             exchange=compare,
-            exchange_steps=range(2),
+            rhythm=Rhythm(first_step=0, exchange_from=0, exchanges=2),
             peers=self.peers,
             commit_step=NO_STEP,
             counters=self.counters,
             cancelled=self.cancelled,
             on_commit=lambda step: None,
+            on_refused=lambda step, reason: self.refused.append((step, reason)),
             on_trouble=self.troubles.append,
         )
 
@@ -107,7 +130,7 @@ def test_states_are_committed_in_order_and_only_what_is_unique_travels(ranks: li
         for rank in ranks:
             rank.protect(step)
     for rank in ranks:
-        assert rank.protector.wait_commit(3)
+        assert rank.protector.wait_done(3)
         assert rank.steps_held() == {2, 3}
         slot = rank.slots.find(StateId(generation=1, step=3))
         assert slot is not None
@@ -122,10 +145,10 @@ def test_the_older_slot_stays_until_the_newer_state_is_committed_everywhere(rank
     for rank in ranks:
         rank.protect(0)
     for rank in ranks:
-        assert rank.protector.wait_commit(0)
+        assert rank.protector.wait_done(0)
     first.protect(1)  # the exchange of this step needs the other rank as well
     second.protect(1)
-    assert first.protector.wait_commit(1)
+    assert first.protector.wait_done(1)
     first.protect(2).settled.wait(10)
     late = first.protect(3)  # the other has not protected step 2: S_1 may still be needed
     first.protector.quiesce()
@@ -146,7 +169,7 @@ def test_a_state_that_changes_under_the_copy_is_not_sealed(ranks: list[Rank]) ->
 def test_quiesce_seals_what_can_be_sealed_and_ends_all_waiting(ranks: list[Rank]) -> None:
     first, _ = ranks
     first.protect(0)
-    waiting = threading.Thread(target=lambda: first.protector.wait_commit(0))
+    waiting = threading.Thread(target=lambda: first.protector.wait_done(0))
     waiting.start()
     first.cancelled.set()
     first.protector.wake()
@@ -158,3 +181,48 @@ def test_quiesce_seals_what_can_be_sealed_and_ends_all_waiting(ranks: list[Rank]
     first.protector.submit(after)
     assert after.settled.wait(10)
     assert first.steps_held() == {0}
+
+
+def test_what_a_holder_refuses_is_not_committed_and_the_newest_commit_stays_until_it_is_protected_again(
+    ranks: list[Rank],
+) -> None:
+    first, second = ranks
+
+    def both(step: int) -> None:
+        for rank in ranks:
+            rank.protect(step)
+        for rank in ranks:
+            assert rank.protector.wait_done(step)
+
+    both(0)
+    both(1)
+    first.holder.full = "no room"
+    both(2)
+    both(3)
+    both(4)  # a pause: nobody tries
+    assert (first.refused, second.refused) == ([(2, "no room"), (2, ""), (3, "no room"), (3, "")], [(2, ""), (3, "")])
+    assert all(1 in rank.steps_held() for rank in ranks)
+    assert [rank.protector.commit_step for rank in ranks] == [1, 1]
+    first.holder.full = ""
+    both(5)
+    assert [rank.protector.commit_step for rank in ranks] == [5, 5]
+    assert all(rank.steps_held() >= {5} for rank in ranks)
+
+
+def test_a_slot_that_cannot_grow_is_refused_in_the_middle_of_an_exchange(ranks: list[Rank]) -> None:
+    """The other rank waits for what this one holds, and must not wait for ever."""
+    first, second = ranks
+    first.model.big = nn.Parameter(torch.zeros(1).expand(1 << 50))  # more than any machine has room for, without memory
+    for rank in ranks:
+        rank.protect(0)
+    for rank in ranks:
+        assert rank.protector.wait_done(0)
+    assert first.refused[0][0] == 0
+    assert "bytes more" in first.refused[0][1]
+    assert second.refused == [(0, "")]
+    del first.model.big
+    for rank in ranks:
+        rank.protect(1)
+    for rank in ranks:
+        assert rank.protector.wait_done(1)
+        assert rank.protector.commit_step == 1

@@ -1,0 +1,55 @@
+"""Which states are protected, and in which of them the ranks compare what they hold. Pure.
+
+All ranks of a generation hear the same verdicts on the same states, so they decide alike and nobody need say so. A state that
+some rank cannot protect is *refused*: the job trains on without a commit of it, and the next try comes after a pause that grows
+with each refusal in a row, so that training is not held up again and again by copies that come to nothing.
+"""
+
+from deadpool.proto.messages import NO_STEP
+
+PAUSE_STEPS_MAX = 64
+EXCHANGE_EVERY_STEPS = 256
+
+
+class Rhythm:
+    """`first_step`: of the generation. `exchange_from`, `exchanges`: the first state and the number of states in which the ranks
+    find out who holds the same; later ones follow every EXCHANGE_EVERY_STEPS. `compare_every`: 0, or steps between two states in
+    which they verify that it is still the same; a generation's first states are verified too.
+    """
+
+    def __init__(self, *, first_step: int, exchange_from: int, exchanges: int, compare_every: int = 0) -> None:
+        self._exchange_from, self._exchanges = exchange_from, exchanges
+        self._compare_every = compare_every
+        self._exchanged_step = first_step
+        self._compared_step = NO_STEP
+        self._refusals = 0  # in a row
+        self._next_step = first_step  # of the next try
+
+    def is_tried(self, step: int) -> bool:
+        return step >= self._next_step
+
+    def exchange_is_due(self, step: int) -> bool:
+        if self._exchanges and step >= self._exchange_from:
+            return True
+        return step // EXCHANGE_EVERY_STEPS > self._exchanged_step // EXCHANGE_EVERY_STEPS
+
+    def comparison_is_due(self, step: int) -> bool:
+        """Not where an exchange is: what only happens to be the same comes to light there."""
+        every = self._compare_every
+        if not every or self.exchange_is_due(step):
+            return False
+        return self._compared_step == NO_STEP or step // every > self._compared_step // every
+
+    def committed(self, step: int) -> None:
+        """S_step is committed, and so all that was due in it is done."""
+        if self.exchange_is_due(step):
+            self._exchanges -= step >= self._exchange_from and self._exchanges > 0
+            self._exchanged_step = step
+        elif self.comparison_is_due(step):
+            self._compared_step = step
+        self._refusals, self._next_step = 0, step + 1
+
+    def refused(self, step: int) -> None:
+        """Some rank cannot protect S_step: what was due in it is due in the next one that is tried."""
+        self._next_step = step + min(1 << self._refusals, PAUSE_STEPS_MAX)
+        self._refusals += 1
