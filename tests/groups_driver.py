@@ -3,6 +3,7 @@
 Reads a case per line (JSON) from stdin and answers with a line (JSON). In place of the supervisor it names one step for all.
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -160,6 +161,8 @@ def _logs(folder: str) -> str:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # ranks print to stderr
+    gc.collect()
+    gc.freeze()  # ranks are forked from here: their collector need not walk through torch
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         driver = Driver(json.loads(line))

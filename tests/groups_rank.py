@@ -265,9 +265,9 @@ class Rank:
     def held_at_end(self) -> list[dict[str, int]]:
         """Returns descriptors and threads held early and now; old groups are freed a little after the reform."""
         deadline_s = time.monotonic() + 5
-        while (now := held())["descriptors"] > self.held_early["descriptors"] and time.monotonic() < deadline_s:
+        while self.measured and held()["descriptors"] > self.held_early["descriptors"] and time.monotonic() < deadline_s:
             time.sleep(0.05)
-        return [self.held_early, now]
+        return [self.held_early, held()]
 
     def keep(self, step: int) -> None:
         self.snapshots[step] = self.trainer.snapshot()
