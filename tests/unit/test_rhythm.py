@@ -1,5 +1,7 @@
 """Which states are tried, exchanged and compared, whatever is refused on the way."""
 
+import itertools
+
 from deadpool.trainer_hooks.rhythm import EXCHANGE_EVERY_STEPS, PAUSE_STEPS_MAX, Rhythm
 
 
@@ -17,7 +19,7 @@ def test_the_pause_grows_with_each_refusal_and_is_over_with_a_commit() -> None:
     rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=0)
     assert tried(rhythm, range(40), refused=True) == [0, 1, 3, 7, 15, 31]
     longest = tried(rhythm, range(40, 1000), refused=True)
-    assert max(later - earlier for earlier, later in zip(longest, longest[1:], strict=False)) == PAUSE_STEPS_MAX
+    assert max(later - earlier for earlier, later in itertools.pairwise(longest)) == PAUSE_STEPS_MAX
     start = longest[-1] + PAUSE_STEPS_MAX
     assert tried(rhythm, range(start, start + 3), refused=False) == [start, start + 1, start + 2]
     assert tried(rhythm, range(start + 3, start + 8), refused=True) == [start + 3, start + 4, start + 6]
