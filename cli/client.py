@@ -41,6 +41,11 @@ class Client:
         request = convert.encode(messages.InjectRequest(kind=kind, target=target, step=step))
         self._check(self._stub.Inject(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
 
+    def drain(self, node: str, reason: str, *, undo: bool = False) -> None:
+        """Raises ConfigError when the supervisor refuses: nothing has changed then."""
+        request = convert.encode(messages.DrainRequest(node=node, reason=reason, undo=undo))
+        self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
+
     def stop(self, reason: str) -> None:
         request = convert.encode(messages.StopRequest(reason=reason))
         self._check(self._stub.Stop(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)

@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="deadpool-train")
 def commands() -> None:
-    """Look at a running job, inject a failure, stop it. Jobs are started with deadpool-launch."""
+    """Look at a running job, free a node, inject a failure, stop it. Jobs are started with deadpool-launch."""
 
 
 @commands.command()
@@ -130,6 +130,27 @@ def inject(kind: str, target: int, step: int | None, job_id: str | None) -> None
     with client.connected(find_job(job_id)) as job:
         job.inject(kind, target, NO_STEP if step is None else step)
     say(f"{kind} {target} {'now' if step is None else f'in step {step}'}")
+
+
+@commands.command()
+@click.argument("node", metavar="NODE")
+@job_option
+@click.option("--reason", default="", help="For the events and logs.")
+@click.option("--undo", is_flag=True, help="It may have ranks again.")
+def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
+    """Move NODE's ranks to a spare, though nothing has failed, and wait until the node can be switched off.
+
+    NODE is a name as `deadpool status` shows it, or a launch index. Without a spare nothing changes.
+    """
+    from deadpool.cli import client
+    from deadpool.cli.drain import drain_node
+
+    with client.connected(find_job(job_id)) as job:
+        if undo:
+            job.drain(node, reason, undo=True)
+            say(f"{node} may have ranks again")
+            return
+        say(drain_node(job, node, reason, pause=lambda: time.sleep(_LOGS_POLL_S)))
 
 
 @commands.command()

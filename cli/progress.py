@@ -41,6 +41,10 @@ def describe(event: dict[str, Any]) -> str:
             return f"injected: {of('kind')} {of('target')}"
         case "failure":
             return f"{of('cause')}: {of('failure_class')}"
+        case "drain":
+            return f"{of('node')} is drained" + (f" ({event['reason']})" if event.get("reason") else "")
+        case "drain_undone":
+            return f"{of('node')} is not drained any more: {of('reason')}"
         case "waiting_for_node":
             return "no spare is left: waiting for a node"
         case "unprotected":
@@ -61,7 +65,8 @@ def describe(event: dict[str, Any]) -> str:
             again = of("steps_reexecuted")
             place = f"spare {event['spare']} took {_ranks(event)}" if event.get("spare") else f"{_ranks(event)} back in place"
             steps = f"{again} step{'' if again == 1 else 's'} again"
-            return f"recovered in {_seconds(event)}: {place}, resumed at step {of('resume_step')}, {steps}"
+            done = "moved" if event.get("failure_class") == "planned" else "recovered"
+            return f"{done} in {_seconds(event)}: {place}, resumed at step {of('resume_step')}, {steps}"
     return ""
 
 

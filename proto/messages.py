@@ -23,6 +23,7 @@ class SourceKind(StrEnum):
     LIVE = "live"  # the process itself holds S_k, untouched
     VAULT = "vault"  # the rank's own snapshot, in the vault of the node where the rank now lives
     REPLICA = "replica"  # unique part and metadata from the replica's holder, the rest from peers' snapshots
+    ELSEWHERE = "elsewhere"  # the rank's own snapshot, all of it, in the vault of a live node where the rank lived before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class RankSet:
 class Source:
     """Where a rank gets S_resume_step from. `slot_generation`: the generation in which that state was stepped to (any kind).
 
-    `endpoint`: the holder (REPLICA). `peers`: every usable snapshot of the resume step, for the replicated items.
+    `endpoint`: the holder (REPLICA, ELSEWHERE). `peers`: every usable snapshot of the resume step, for the replicated items.
     """
 
     rank: int
@@ -625,7 +626,10 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """`role`: member | spare | faulty (alive, but not trusted with ranks) | lost. `beat_age_s`: seconds since the last beat."""
+    """`role`: member | spare | drained (a person wants it free) | faulty (alive, but not trusted with ranks) | lost.
+
+    `beat_age_s`: seconds since the last beat.
+    """
 
     node_id: str
     index: int
@@ -655,7 +659,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRecord:
-    """One recovery as it is shown in status and summary. `failure_class`: transient | permanent ("class" in the JSON)."""
+    """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON)."""
 
     generation: int
     cause: str
@@ -718,6 +722,15 @@ class InjectRequest:
     kind: str
     target: int
     step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequest:
+    """`node`: its name, or its launch index. `undo`: it may have ranks again."""
+
+    node: str
+    reason: str = ""
+    undo: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,11 @@ class StatusStub:
                 request_serializer=deadpool_dot_proto_dot_status__pb2.InjectRequest.SerializeToString,
                 response_deserializer=deadpool_dot_proto_dot_status__pb2.Done.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/deadpool.Status/Drain',
+                request_serializer=deadpool_dot_proto_dot_status__pb2.DrainRequest.SerializeToString,
+                response_deserializer=deadpool_dot_proto_dot_status__pb2.Done.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/deadpool.Status/Stop',
                 request_serializer=deadpool_dot_proto_dot_status__pb2.StopRequest.SerializeToString,
@@ -77,6 +82,12 @@ class StatusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -99,6 +110,11 @@ def add_StatusServicer_to_server(servicer, server):
             'Inject': grpc.unary_unary_rpc_method_handler(
                     servicer.Inject,
                     request_deserializer=deadpool_dot_proto_dot_status__pb2.InjectRequest.FromString,
+                    response_serializer=deadpool_dot_proto_dot_status__pb2.Done.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=deadpool_dot_proto_dot_status__pb2.DrainRequest.FromString,
                     response_serializer=deadpool_dot_proto_dot_status__pb2.Done.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
@@ -187,6 +203,33 @@ class Status:
             target,
             '/deadpool.Status/Inject',
             deadpool_dot_proto_dot_status__pb2.InjectRequest.SerializeToString,
+            deadpool_dot_proto_dot_status__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/deadpool.Status/Drain',
+            deadpool_dot_proto_dot_status__pb2.DrainRequest.SerializeToString,
             deadpool_dot_proto_dot_status__pb2.Done.FromString,
             options,
             channel_credentials,

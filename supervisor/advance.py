@@ -19,7 +19,8 @@ from deadpool.proto.messages import (
     VaultReport,
     WarmUp,
 )
-from deadpool.supervisor.membership import Role, choose_members, choose_spare
+from deadpool.supervisor.classify import FailureClass
+from deadpool.supervisor.membership import Node, Role, choose_members, choose_spare
 from deadpool.supervisor.plan import Live, Sent, is_as_good_as_committed, plan_recovery, usable
 from deadpool.supervisor.recovery import PHASE_OF_STAGE, Attempt, Failure, Stage, Story
 from deadpool.supervisor.state import JobState, Phase
@@ -44,12 +45,13 @@ def recover(state: JobState, failure: Failure, *, now_s: float, afresh: bool = F
         pids = {rank.rank: rank.pid for rank in state.roster.ranks if rank.present and rank.rank not in failure.ranks}
         state.story = Story.begin(failure, generation=state.generation + 1, pids=pids, commit_step=state.commit_step)
         state.story.lap("detect", now_s)
-        counts = True
+        counts = failure.failure_class is not FailureClass.PLANNED
     else:
         counts = failure.counted
         state.story.lap(PHASE_OF_STAGE[state.attempt.stage] if state.attempt else "decide", now_s)
     state.story.add(failure)
-    state.note("failure", cause=failure.cause, failure_class=failure.failure_class, node=failure.node, ranks=failure.ranks)
+    if failure.failure_class is not FailureClass.PLANNED:
+        state.note("failure", cause=failure.cause, failure_class=failure.failure_class, node=failure.node, ranks=failure.ranks)
     limit = state.config.max_recoveries_without_progress
     if state.hooked or (state.attempt is not None and state.attempt.stage is not Stage.BEGIN):
         state.fruitless += counts  # an unhooked job has max_restarts instead
@@ -78,6 +80,7 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     attempt.behind = {Stage.QUIESCE: everyone, Stage.REFORM: set(everyone), Stage.RESTORE: set(everyone)}
     attempt.behind[Stage.FIRST_STEP] = set(everyone)
     attempt.owing = {node.node_id for node in roster.live()}
+    attempt.leaving = set(state.leaving)
     state.note("generation", reason=reason, members=tuple(node.node_id for node in roster.members()))
     state.broadcast(Quiesce(generation=generation, reason=reason))
     for rank in roster.ranks:
@@ -107,6 +110,7 @@ def begin_afresh(state: JobState, reason: str, *, now_s: float) -> None:
     for rank in roster.ranks:
         roster.retire(rank)
         rank.since = state.generation
+    end_leaving(state)
     state.note("generation", reason=reason, afresh=True, members=tuple(node.node_id for node in roster.members()))
     if not roster.vacancies():
         state.move(Phase.START)
@@ -181,6 +185,54 @@ def vault_reported(state: JobState, report: VaultReport, node_id: str, *, now_s:
         begin_afresh(state, "nothing was committed yet", now_s=now_s)
         return
     plan_if_ready(state, attempt, now_s=now_s)
+
+
+def leaver_prepared(state: JobState, rank: int, node_id: str) -> None:
+    """What this process held is in the vault of the node that is drained; the vault's report follows."""
+    attempt = state.attempt
+    if attempt is not None and attempt.stage in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
+        attempt.leaving.discard(rank)
+        attempt.owing.add(node_id)
+
+
+def left_for_good(state: JobState, rank: int, *, now_s: float) -> None:
+    """The process on the node that is drained has ended before it was told to."""
+    del state.leaving[rank]
+    attempt = state.attempt
+    if attempt is not None and not attempt.afresh:
+        attempt.leaving.discard(rank)
+        plan_if_ready(state, attempt, now_s=now_s)
+
+
+def end_leaving(state: JobState, node_id: str = "") -> None:
+    """The processes that nobody waits for any more are killed: on that node, or on all."""
+    for each in sorted(set(state.leaving.values())):
+        if node_id in ("", each):
+            ranks = tuple(sorted(rank for rank, node in state.leaving.items() if node == each))
+            state.send(each, KillRanks(generation=state.generation, ranks=ranks, reason=f"{each} is drained"))
+            state.leaving = {rank: node for rank, node in state.leaving.items() if node != each}
+
+
+def take_back(state: JobState, node: Node) -> None:
+    """A node that was drained may have ranks again."""
+    end_leaving(state, node.node_id)
+    if state.attempt is not None:
+        state.attempt.leaving &= state.leaving.keys()
+    node.role, node.drained = Role.SPARE, False
+    if state.draining == node.node_id:
+        state.draining = ""
+
+
+def node_available(state: JobState, node_id: str, *, now_s: float) -> None:
+    """A spare has come, or come back: it is warmed up, and takes a vacant seat."""
+    warm_up(state, node_id)
+    if state.roster.nodes[node_id].role is not Role.SPARE or grow(state, node_id, now_s=now_s):
+        return
+    if state.attempt is not None and state.roster.vacancies():
+        again = begin_afresh if state.attempt.afresh else begin
+        if state.story is not None:
+            state.story.lap("decide", now_s)
+        again(state, f"{node_id} has come", now_s=now_s)
 
 
 def vault_gone(state: JobState, node_id: str, *, now_s: float) -> None:
@@ -261,6 +313,11 @@ def _fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
     """Gives each vacant seat a spare. Returns False when the job has ended for want of one; with `wait` seats stay vacant."""
     for node_rank in state.roster.vacancies():
         spare, why = choose_spare(state.roster.nodes)
+        draining = state.roster.nodes.get(state.draining)
+        if spare is None and draining is not None and draining.role is Role.DRAINED:  # its ranks have nowhere else to go
+            take_back(state, draining)
+            state.note("drain_undone", node=draining.node_id, reason=why)
+            spare, why = choose_spare(state.roster.nodes)
         if spare is not None:
             state.roster.take_seat(node_rank, spare)
             if state.story is not None:
@@ -332,7 +389,7 @@ def plan_if_ready(state: JobState, attempt: Attempt, *, now_s: float) -> None:
     if attempt.stage is Stage.QUIESCE and not attempt.behind[Stage.QUIESCE] and not attempt.killing:
         _lap(state, attempt, now_s)
         attempt.enter(Stage.PLAN, now_s)
-    if attempt.stage is Stage.PLAN and attempt.store is not None and not attempt.owing:
+    if attempt.stage is Stage.PLAN and attempt.store is not None and not attempt.owing and not attempt.leaving:
         _plan(state, attempt, attempt.store, now_s=now_s)
 
 
@@ -351,8 +408,6 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
         lineage=state.lineage,
     )
     story.commit_step = max(story.commit_step, state.commit_step)
-    if plan is None and _back_to_faulty_nodes(state, attempt, now_s=now_s):
-        return
     if plan is None:
         if state.commit_step == NO_STEP:
             begin_afresh(state, f"nothing was committed yet: {why}", now_s=now_s)
@@ -379,6 +434,7 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
     for source in plan.sources:
         kinds[source.kind] = kinds.get(source.kind, 0) + 1
     state.note("plan", resume_step=plan.resume_step, sources=kinds, reason=why)
+    end_leaving(state)
     _lap(state, attempt, now_s)
     attempt.enter(Stage.REFORM, now_s)
     state.holders = frozenset()
@@ -395,28 +451,6 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
             sources=tuple(plan.sources[placement.rank] for placement in placements),
         )
         state.send(node.node_id, order)
-
-
-def _back_to_faulty_nodes(state: JobState, attempt: Attempt, *, now_s: float) -> bool:
-    """The last resort: a node that had to give up its seat, but lives, may hold the only copy of its ranks' states.
-
-    Returns whether such a node has its seat back, in a new generation.
-    """
-    back = False
-    for node in state.roster.live():
-        held = {slot.rank for slot in attempt.reports.get(node.node_id, ()) if slot.kind is SlotKind.SNAPSHOT}
-        for node_rank, seat in enumerate(state.roster.seats):
-            ranks = {rank.rank for rank in state.roster.of_seat(node_rank)}
-            if node.role is Role.FAULTY and seat is not None and ranks <= held:
-                reason = f"{node.node_id} has its seat back"
-                state.send(seat, KillRanks(generation=state.generation, ranks=tuple(sorted(ranks)), reason=reason))
-                state.roster.vacate(seat, Role.SPARE)
-                state.roster.take_seat(node_rank, node.node_id)
-                state.note("seat_given_back", node=node.node_id, seat=node_rank)
-                back = True
-    if back:
-        begin(state, "states are left only on nodes that had given up their seats", now_s=now_s)
-    return back
 
 
 def _back_to_checkpoint(state: JobState, why: str, *, now_s: float) -> None:
@@ -459,7 +493,7 @@ def _done(state: JobState, attempt: Attempt, *, now_s: float, kept: bool) -> Non
     """The generation runs."""
     _lap(state, attempt, now_s)
     state.move(Phase.RUN)
-    state.attempt = None
+    state.attempt, state.draining = None, ""
     if state.story is None:
         state.note("started")
     else:

@@ -13,6 +13,7 @@ class FailureClass(StrEnum):
     TRANSIENT = "transient"  # the same node gets the ranks again
     PERMANENT = "permanent"  # a spare takes the node's ranks
     FATAL = "fatal"  # the script is at fault: the job ends
+    PLANNED = "planned"  # no failure: a node is drained
 
 
 class What(StrEnum):

@@ -17,7 +17,17 @@ from deadpool.supervisor import advance, keeping, sessions
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested, SupervisorStarted
+from deadpool.supervisor.drain import drain_requested
+from deadpool.supervisor.events import (
+    DrainRequested,
+    Event,
+    FromAgent,
+    InjectRequested,
+    NodeLost,
+    StepsStalled,
+    StopRequested,
+    SupervisorStarted,
+)
 from deadpool.supervisor.health import beat_read, hello_read
 from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
 from deadpool.supervisor.inquiry import calls_reported, steps_stalled
@@ -55,6 +65,8 @@ class Job:
                     state.end(event.exit_code, event.reason, now_s=now_s)
             case InjectRequested():
                 inject_requested(state, event, now_s)
+            case DrainRequested():
+                drain_requested(state, event, now_s)
             case SupervisorStarted():
                 sessions.supervisor_started(state, event)
             case _:
@@ -101,6 +113,8 @@ class Job:
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
+                if state.leaving.get(message.rank) == node_id:
+                    advance.left_for_good(state, message.rank, now_s=now_s)
                 if (node_id, message.pid) in state.roster.retired:
                     state.roster.retired.discard((node_id, message.pid))
                 elif state.roster.plays(node_id, message.rank, message.generation, message.pid):
@@ -146,6 +160,10 @@ class Job:
                 return
             case _:
                 pass
+        if isinstance(message, messages.RankPrepared) and state.leaving.get(message.rank) == node_id:
+            state.heard_commit(message.commit_step)
+            advance.leaver_prepared(state, message.rank, node_id)
+            return
         if not state.roster.plays(node_id, message.rank, message.generation):
             return
         rank = state.roster.ranks[message.rank]
@@ -200,17 +218,10 @@ class Job:
                 if present >= config.nnodes + config.spares:
                     advance.start_job(state, now_s=now_s)
             case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
-                advance.warm_up(state, node.node_id)
                 for armed in state.armed.values():
                     if not armed.spent:
                         state.send(node.node_id, armed.order())
-                if advance.grow(state, node.node_id, now_s=now_s):
-                    pass
-                elif state.attempt is not None and state.roster.vacancies():
-                    begin = advance.begin_afresh if state.attempt.afresh else advance.begin
-                    if state.story is not None:
-                        state.story.lap("decide", now_s)
-                    begin(state, f"{node.node_id} has come", now_s=now_s)
+                advance.node_available(state, node.node_id, now_s=now_s)
             case _:
                 assert_never(state.phase)
 

@@ -39,7 +39,7 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
             late = attempt.behind[Stage.QUIESCE] - attempt.killing
             found += [(_quiesce_deadline_s(state, rank), "quiesce") for rank in late]
         case Stage.PLAN:
-            if attempt.owing:
+            if attempt.owing or attempt.leaving:
                 found.append((began_s + config.quiesce_timeout_s, "vault report"))
         case Stage.REFORM:
             found.append((began_s + config.reform_timeout_s, "reform"))
@@ -83,8 +83,10 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             state.store_failures += 1
             late(state, f"{attempt.store_node} has not opened the store within {_STORE_TIMEOUT_S:g} s", attempt.store_node, now_s)
         case "vault report":
-            state.note("vault_reports_missing", nodes=tuple(sorted(attempt.owing)))
+            missing = attempt.owing | {state.leaving[rank] for rank in attempt.leaving}
+            state.note("vault_reports_missing", nodes=tuple(sorted(missing)))
             attempt.owing.clear()
+            attempt.leaving.clear()
             advance.plan_if_ready(state, attempt, now_s=now_s)
         case "quiesce":
             kill_late_ranks(state, now_s)

@@ -139,6 +139,9 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
     node = roster.nodes.get(node_id)
     if node is None or not node.live:
         return
+    state.leaving = {rank: node for rank, node in state.leaving.items() if node != node_id}
+    if state.attempt is not None:
+        state.attempt.leaving &= state.leaving.keys()
     cause = f"{node_id} lost: {reason}"
     counted = any(_is_new(state, rank) for rank in roster.of_node(node_id))
     all_done = all(rank.done for rank in roster.of_node(node_id))

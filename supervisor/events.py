@@ -57,6 +57,16 @@ class InjectRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """`deadpool drain`: the node of this name, or launch index, is to be free of ranks; or no longer. Answered by Answer."""
+
+    event_id: int
+    node: str
+    reason: str
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorStarted:
     """The first event of each term. `away_s`: since the last line of the journal; 0 for the job's first supervisor."""
 
@@ -65,4 +75,4 @@ class SupervisorStarted:
     away_s: float
 
 
-Event = FromAgent | NodeLost | StepsStalled | StopRequested | InjectRequested | SupervisorStarted
+Event = FromAgent | NodeLost | StepsStalled | StopRequested | InjectRequested | DrainRequested | SupervisorStarted

@@ -14,13 +14,17 @@ from deadpool.supervisor.sessions import Session
 class Role(StrEnum):
     MEMBER = "member"
     SPARE = "spare"
+    DRAINED = "drained"  # alive, serves its vault; a person or Slurm wants it free of ranks
     FAULTY = "faulty"  # alive, serves its vault, but gets no ranks: its processes failed too often
     LOST = "lost"
 
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """`index`: at launch, or the next free one for a node that came without. `stopped`: it said Stopped."""
+    """`index`: at launch, or the next free one for a node that came without. `stopped`: it said Stopped.
+
+    `drained`: as long as this agent lives, or the node is asked back, also when its connection was lost meanwhile.
+    """
 
     node_id: str
     index: int
@@ -28,6 +32,7 @@ class Node:
     role: Role
     session: Session
     stopped: bool = False
+    drained: bool = False
     troubles: dict[str, str] = field(default_factory=dict)  # kind -> what the node runs out of
 
     @property
@@ -85,14 +90,19 @@ class Roster:
     # ------------------------------------------------------------ nodes
 
     def add(self, hello: Hello) -> Node:
-        """Returns the new node, a spare for now; its launch index is kept when it has been here before."""
+        """Returns the new node, a spare for now; its launch index is kept when it has been here before.
+
+        An agent that was drained, and was lost to us for a while, is so still.
+        """
         taken = {node.index for node_id, node in self.nodes.items() if node_id != hello.node_id}
         index = hello.hint
+        before = self.nodes.get(hello.node_id)
         if index < 0 or index in taken:
-            before = self.nodes.get(hello.node_id)
             index = before.index if before else max(taken, default=-1) + 1
         endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
         node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=Role.SPARE, session=Session.begin(hello))
+        if before is not None and before.drained and before.session.life == node.session.life:
+            node.role, node.drained = Role.DRAINED, True
         self.nodes[hello.node_id] = node
         return node
 
@@ -119,6 +129,7 @@ class Roster:
     def vacate(self, node_id: str, role: Role) -> tuple[int, ...]:
         """The node gives up its seat, if it has one; returns the ranks that lose their process with it."""
         self.nodes[node_id].role = role
+        self.nodes[node_id].drained |= role is Role.DRAINED
         if node_id not in self.seats:
             return ()
         node_rank = self.seats.index(node_id)

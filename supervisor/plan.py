@@ -66,7 +66,8 @@ def plan_recovery(
     """Returns (the plan with the largest step, why), or (None, which ranks are without a source).
 
     `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
-    For each rank, its live state comes first, then its snapshot at home, then a replica (the newest generation of each).
+    For each rank, its live state comes first, then its snapshot at home, then a replica, then its snapshot on a live node where
+    it lived before (the newest generation of each).
     """
     states = {each.rank: each for each in live if usable(each.generation, each.step, lineage)}
     at_home: dict[tuple[int, int], int] = {}
@@ -101,6 +102,9 @@ def plan_recovery(
                     endpoint=endpoints[node_id],
                     peers=_peers(slot, snapshots, endpoints),
                 )
+        if (rank, step) in snapshots:
+            generation, node_id = snapshots[rank, step]
+            return Source(rank=rank, kind=SourceKind.ELSEWHERE, slot_generation=generation, endpoint=endpoints[node_id])
         return None
 
     steps = {state.step for state in states.values()} | {step for _, step in (*snapshots, *replicas)}

@@ -62,7 +62,7 @@ class Story:
     pids: dict[int, int]  # of the ranks that had a process when it began
     began_s: float
     mark_s: float
-    permanent: bool = False
+    classes: set[FailureClass] = field(default_factory=set)
     spares: list[str] = field(default_factory=list)
     phases_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PHASES, 0.0))
     ahead_step: int = NO_STEP  # the largest step that a surviving rank had in progress
@@ -86,19 +86,24 @@ class Story:
         if failure.cause not in self.causes:
             self.causes.append(failure.cause)
         self.ranks.update(failure.ranks)
-        self.permanent |= failure.failure_class is FailureClass.PERMANENT
+        self.classes.add(failure.failure_class)
 
     def lap(self, phase: str, now_s: float) -> None:
         """The time since the last lap went into this phase."""
         self.phases_s[phase] += max(0.0, now_s - self.mark_s)
         self.mark_s = max(self.mark_s, now_s)
 
+    def _class(self) -> FailureClass:
+        """Returns the gravest of what happened; a failure while a node is drained makes it a failure."""
+        gravest = (FailureClass.PERMANENT, FailureClass.TRANSIENT, FailureClass.PLANNED)
+        return next(each for each in gravest if each in self.classes)
+
     def record(self, *, generation: int, survivors_kept_processes: bool) -> RecoveryRecord:
         reexecuted = max(self.ahead_step, self.resume_step) + 1 - self.resume_step if self.resume_step != NO_STEP else 0
         return RecoveryRecord(
             generation=generation,
             cause="; ".join(self.causes),
-            failure_class=FailureClass.PERMANENT if self.permanent else FailureClass.TRANSIENT,
+            failure_class=self._class(),
             node=self.first.node,
             ranks=tuple(sorted(self.ranks)),
             spare=", ".join(self.spares),
@@ -116,7 +121,8 @@ class Attempt:
     """The present generation on its way to running. `afresh`: all ranks are started anew, from nothing.
 
     `behind[stage]`: the ranks that have not passed it; they need not wait for each other, so a rank can be stages ahead.
-    `owing`: live nodes whose vault report is due. `killing`: ranks that must be replaced, until they are seen to exit.
+    `owing`: live nodes whose vault report is due. `leaving`: ranks whose processes of before, on a node that is drained, have not
+    reached their boundary. `killing`: ranks that must be replaced, until they are seen to exit.
     """
 
     generation: int
@@ -125,6 +131,7 @@ class Attempt:
     began_s: float
     behind: dict[Stage, set[int]] = field(default_factory=dict)
     owing: set[str] = field(default_factory=set)
+    leaving: set[int] = field(default_factory=set)
     reports: dict[str, tuple[Slot, ...]] = field(default_factory=dict)
     prepared: dict[int, RankPrepared] = field(default_factory=dict)
     store: StoreOpened | None = None

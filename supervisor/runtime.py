@@ -21,7 +21,16 @@ from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.event_log import EventLog
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested, SupervisorStarted
+from deadpool.supervisor.events import (
+    DrainRequested,
+    Event,
+    FromAgent,
+    InjectRequested,
+    NodeLost,
+    StepsStalled,
+    StopRequested,
+    SupervisorStarted,
+)
 from deadpool.supervisor.hang import StepWatch
 from deadpool.supervisor.inquiry import stepping_generation
 from deadpool.supervisor.journal import Journal, LineFile, SupersededError
@@ -150,10 +159,16 @@ class Runtime:
 
     async def inject(self, kind: str, target: int, step: int) -> str:
         """Returns "" once the injection is armed, else why it cannot be."""
-        event_id = next(self._ids)
-        self._answers[event_id] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(InjectRequested(event_id=event_id, kind=kind, target=target, step=step))
-        return await self._answers[event_id]
+        return await self._answer_to(InjectRequested(event_id=next(self._ids), kind=kind, target=target, step=step))
+
+    async def drain(self, node: str, reason: str, *, undo: bool = False) -> str:
+        """Returns "" once the node's ranks are on their way to a spare, or (`undo`) it may have some again; else why not."""
+        return await self._answer_to(DrainRequested(event_id=next(self._ids), node=node, reason=reason, undo=undo))
+
+    async def _answer_to(self, request: InjectRequested | DrainRequested) -> str:
+        self._answers[request.event_id] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(request)
+        return await self._answers[request.event_id]
 
     def status(self) -> JobStatus:
         return job_status(self.job.state, self.pulse, now_s=self._clock())

@@ -98,6 +98,11 @@ class StatusService(status_pb2_grpc.StatusServicer):
         done: status_pb2.Done = convert.encode(Done(error=error))
         return done
 
+    async def Drain(self, request: status_pb2.DrainRequest, context: _Context) -> status_pb2.Done:
+        error = await self._runtime.drain(request.node, request.reason, undo=request.undo)
+        done: status_pb2.Done = convert.encode(Done(error=error))
+        return done
+
     async def Stop(self, request: status_pb2.StopRequest, context: _Context) -> status_pb2.Done:
         self._runtime.stop(request.reason, 143)
         done: status_pb2.Done = convert.encode(Done())

@@ -88,6 +88,8 @@ class JobState:
     records: list[RecoveryRecord] = field(default_factory=list)
     lineage: list[Sent] = field(default_factory=list)
     bad_copies: set[BadCopy] = field(default_factory=set)  # those that were reported; a rank may say so twice
+    draining: str = ""  # the node whose ranks are being moved, until they run elsewhere
+    leaving: dict[int, str] = field(default_factory=dict)  # rank -> that node, where its process of before waits to be ended
     holders: frozenset[str] = frozenset()  # nodes that keep replicas in this generation
     armed: dict[int, Armed] = field(default_factory=dict)
     past: list[Past] = field(default_factory=list)

@@ -9,7 +9,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
 from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested
+from deadpool.supervisor.events import DrainRequested, Event, FromAgent, InjectRequested, NodeLost, StepsStalled, StopRequested
 from deadpool.supervisor.state import Phase
 
 OrderKind = TypeVar("OrderKind", bound=Order)
@@ -54,6 +54,15 @@ class Scene:
     def inject(self, kind: str, target: int, step: int = NO_STEP) -> str:
         event_id = self._next_id()
         self._do(InjectRequested(event_id=event_id, kind=kind, target=target, step=step))
+        answer = self.commands[-1]
+        assert isinstance(answer, Answer)
+        assert answer.event_id == event_id
+        return answer.error
+
+    def drain(self, node: str, *, undo: bool = False) -> str:
+        """Returns why not, "" when it was accepted."""
+        event_id = self._next_id()
+        self._do(DrainRequested(event_id=event_id, node=node, reason="", undo=undo))
         answer = self.commands[-1]
         assert isinstance(answer, Answer)
         assert answer.event_id == event_id

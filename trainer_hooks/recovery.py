@@ -7,7 +7,7 @@ from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.messages import BadCopy, RankReformed, RankRestored, Reform, Source, SourceKind
 from deadpool.proto.slots import StateId
 from deadpool.trainer_hooks.protection import Protection
-from deadpool.trainer_hooks.restore import BadCopiesError, Restored, from_own_slot, from_replica
+from deadpool.trainer_hooks.restore import BadCopiesError, Restored, from_elsewhere, from_own_slot
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state import TrainingState
 
@@ -82,7 +82,7 @@ class Recovery:
                 return wanted, Restored(bytes_restored=0, peers=self._protection.peers)
             case SourceKind.VAULT:
                 restored = from_own_slot(self._state, self._protection.own_slots(), wanted, self._session.node_id)
-            case SourceKind.REPLICA:
-                restored = from_replica(self._state, source, plan.resume_step, self._session.token)
+            case SourceKind.REPLICA | SourceKind.ELSEWHERE:
+                restored = from_elsewhere(self._state, source, plan.resume_step, self._session.token)
         self._protection.peers = restored.peers
         return wanted, restored

@@ -1,5 +1,7 @@
 """Brings the process to the plan's state: its own live one, its own snapshot, or a replica together with peers' snapshots.
 
+A rank that was moved from a node that lives finds its own snapshot there.
+
 Every byte that is copied into the model has been checked against the checksum that the rank itself recorded when the state was
 protected; bytes from peers too, so that a peer that differs cannot slip in. A copy that fails its own checksums is made unusable
 where it lies: the next plan does not find it.
@@ -12,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from deadpool.proto.errors import DeadpoolError, SnapshotError
-from deadpool.proto.messages import BadCopy, Peer, SlotKind, Source
+from deadpool.proto.messages import BadCopy, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import UNIQUE, Item, Tables, checksum
 from deadpool.trainer_hooks.replicate import VaultClient
@@ -51,27 +53,31 @@ def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_i
     return restore_from(state, slot.tables, data)
 
 
-def from_replica(state: TrainingState, source: Source, step: int, token: str) -> Restored:
-    """Restores from the replica that source.endpoint holds, replicated items from peers. UnavailableError, SnapshotError."""
+def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) -> Restored:
+    """Restores from the copy that source.endpoint holds: the rank's whole snapshot, or a replica, replicated items from peers.
+
+    Raises UnavailableError, SnapshotError.
+    """
     assert source.endpoint is not None
+    kind = SlotKind.REPLICA if source.kind is SourceKind.REPLICA else SlotKind.SNAPSHOT
     holder = VaultClient(source.endpoint, token)
     wanted_state = StateId(generation=source.slot_generation, step=step)
     try:
-        _, tables = holder.head(SlotKind.REPLICA, source.rank, source.slot_generation, step)
+        _, tables = holder.head(kind, source.rank, source.slot_generation, step)
         wanted = {item.key: (item, total) for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
         data = {key: bytearray(item.nbytes) for key, (item, _) in wanted.items()}
-        unique = [item for item in tables.layout.items if item.peers == UNIQUE]
-        parts = [(item.offset, memoryview(data[item.key])) for item in unique]
-        holder.data(SlotKind.REPLICA, source.rank, source.slot_generation, step, parts)
-        for item in unique:
+        held = [item for item in tables.layout.items if item.peers == UNIQUE or kind is SlotKind.SNAPSHOT]
+        parts = [(item.offset, memoryview(data[item.key])) for item in held]
+        holder.data(kind, source.rank, source.slot_generation, step, parts)
+        for item in held:
             if checksum(data[item.key]) != wanted[item.key][1]:
-                bad = _discarded(holder, SlotKind.REPLICA, source.rank, wanted_state)
-                where = f"replica of rank {source.rank} step {step} at {source.endpoint.node_id}"
+                bad = _discarded(holder, kind, source.rank, wanted_state)
+                where = f"{kind} of rank {source.rank} step {step} at {source.endpoint.node_id}"
                 raise BadCopiesError(f"{where}: {item.key} fails its checksum", (bad,))
     finally:
         holder.close()
     found: list[BadCopy] = []
-    for index, peer_set in enumerate(tables.layout.peer_sets):
+    for index, peer_set in enumerate(tables.layout.peer_sets if kind is SlotKind.REPLICA else ()):
         items = [item for item in tables.layout.items if item.peers == index]
         _from_peers(items, data, wanted, [peer for peer in source.peers if peer.rank in peer_set], step, token, found)
     return replace(restore_from(state, tables, data), bad_copies=tuple(found))

@@ -50,6 +50,23 @@ def test_a_failure_asked_for_while_the_job_runs(launcher: Launcher) -> None:
     assert [recovery["ranks"] for recovery in json.loads((job.folder / "summary.json").read_text())["recoveries"]] == [[2]]
 
 
+def test_a_drained_node_gives_its_ranks_to_the_spare(launcher: Launcher, reference: Training) -> None:
+    """Nobody failed: it is a planned swap, and only the step that was under way is done again."""
+    slow = [word for rank, step in ((0, 4), (1, 14), (0, 24)) for word in ("--inject", f"slow-rank:{rank}@{step}")]
+    job = start(launcher, "zero", *slow)
+    until(lambda: len(lines(job)) > 5, 60, "some steps are done")
+    drained = job.ask("drain", "node1", "--reason", "repair")
+    assert drained.returncode == 0, drained.stderr
+    assert "node1 is drained: rank 2, 3 now on node2" in drained.stderr
+    moved = finished(job)
+    moved.assert_same_as(reference)
+    (recovery,) = moved.summary["recoveries"]
+    assert (recovery["class"], recovery["ranks"], recovery["spare"]) == ("planned", [2, 3], "node2")
+    assert recovery["survivors_kept_processes"]
+    assert recovery["steps_reexecuted"] == 1  # the one that was under way
+    assert moved.summary["committed_steps_lost"] == 0
+
+
 @pytest.mark.parametrize("parallel", ["zero"])
 def test_a_frozen_node_is_replaced_and_comes_back_as_a_spare(launcher: Launcher, reference: Training, parallel: str) -> None:
     """Frozen: no connection breaks, only silence tells. Thawed: its ranks are of a generation that is over."""

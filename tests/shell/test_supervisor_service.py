@@ -208,6 +208,9 @@ def test_status_events_inject_and_stop(supervisor: Supervisor) -> None:
         assert convert.decode(stub.Inject(convert.encode(request), metadata=metadata)).error == ""
         assert agent.hears(messages.Inject).step == 3
 
+        drain = messages.DrainRequest(node="node0")
+        assert "no deadpool.join()" in convert.decode(stub.Drain(convert.encode(drain), metadata=metadata)).error
+
         lines = stub.Events(convert.encode(messages.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
         stub.Stop(convert.encode(messages.StopRequest(reason="enough")), metadata=metadata)
         assert agent.hears(messages.Stop).reason == "enough"

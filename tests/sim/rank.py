@@ -323,6 +323,10 @@ class SimRank:
                 whole = content is None or peers <= {content, None}
                 self.truth.check(whole, f"rank {member.rank}: peers {source.peers} are of another branch")
                 return content if content in peers or not source.peers else None
+            case SourceKind.ELSEWHERE:
+                assert source.endpoint is not None
+                other = self.node.other(source.endpoint.node_id)
+                return None if other is None else other.sealed_content(SlotKind.SNAPSHOT, member.rank, state)
 
     def _peer_content(self, peer: messages.Peer, step: int) -> int | None:
         node = self.node.other(peer.endpoint.node_id)

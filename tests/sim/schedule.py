@@ -106,6 +106,7 @@ class Run:
             self._corrupt,
             self._kill_supervisor,
             self._kill_supervisor,
+            self._drain,
         ]
 
     def _kill_rank(self) -> None:
@@ -165,6 +166,17 @@ class Run:
     def _kill_supervisor(self) -> None:
         self._log("kill the supervisor")
         self.supervisor.kill()
+
+    def _drain(self) -> None:
+        """A node is to be freed, or may be used again; after a while all may, so that no job waits for ever."""
+        for node in self._any_node():
+            undo = self.world.chance(0.3)
+            self._log(f"{'undo the drain of' if undo else 'drain'} {node.node_id}")
+            self.supervisor.drain(node.node_id, undo=undo)
+            self.world.at(self.world.between(0.5, 20.0), self._undo_drain, node.node_id)
+
+    def _undo_drain(self, node_id: str) -> None:
+        self.supervisor.drain(node_id, undo=True)
 
     def _corrupt(self) -> None:
         """Every copy of one rank's state in one vault goes bad: as if that vault were lost, should it be needed."""

@@ -10,11 +10,12 @@ from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Reform, StartRanks, Stopped
-from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder
+from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.events import Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
+from deadpool.supervisor.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
 from deadpool.supervisor.hang import StepWatch
 from deadpool.supervisor.inquiry import stepping_generation
+from deadpool.supervisor.membership import Role
 from deadpool.supervisor.sessions import RETURN_S
 from deadpool.supervisor.silence import Silence
 
@@ -94,6 +95,13 @@ class SimSupervisor:
         for action, arguments in queue:
             action(*arguments)
         self._alarm(self._alarm_s)
+
+    def drain(self, node_id: str, *, undo: bool) -> None:
+        if not self.is_down and not self.job.state.over and not self._is_away(self._drain, node_id, undo):
+            self._drain(node_id, undo)
+
+    def _drain(self, node_id: str, undo: bool) -> None:
+        self._handle(DrainRequested(event_id=self._next_id(), node=node_id, reason="simulated", undo=undo))
 
     # ------------------------------------------------------------ losing the supervisor
 
@@ -255,6 +263,8 @@ class SimSupervisor:
                     self.truth.log.append(
                         f"{self.world.now_s:9.3f} {command.cause}: g{command.generation} {command.event} {command.fields}"
                     )
+                case Answer():
+                    pass
                 case _:
                     raise AssertionError(command)
         self._check_placement()
@@ -281,6 +291,8 @@ class SimSupervisor:
         roster = self.job.state.roster
         seated = [seat for seat in roster.seats if seat is not None]
         self.truth.check(len(seated) == len(set(seated)), f"a node has two seats: {roster.seats}")
+        wrong = [seat for seat in seated if roster.nodes[seat].role is not Role.MEMBER]
+        self.truth.check(not wrong, f"{wrong} have seats, and are no members: {roster.nodes}")
 
     def _next_id(self) -> int:
         self._event_id += 1

@@ -24,6 +24,13 @@ RECOVERED = {
         ({"event": "recovered"}, "recovered in ? s: rank none back in place, resumed at step ?, ? steps again"),
         ({"event": "failure", "cause": "node node1 lost", "failure_class": "permanent"}, "node node1 lost: permanent"),
         ({"event": "injection", "kind": "kill-node", "target": 1}, "injected: kill-node 1"),
+        (
+            RECOVERED | {"failure_class": "planned"},
+            "moved in 0.83 s: spare node2 took ranks 2, 3, resumed at step 15, 1 step again",
+        ),
+        ({"event": "drain", "node": "node1", "reason": ""}, "node1 is drained"),
+        ({"event": "drain", "node": "node1", "reason": "repair"}, "node1 is drained (repair)"),
+        ({"event": "drain_undone", "node": "node1", "reason": "asked for"}, "node1 is not drained any more: asked for"),
         ({"event": "waiting_for_node"}, "no spare is left: waiting for a node"),
         ({"event": "plan"}, ""),
         ({}, ""),

@@ -9,7 +9,7 @@ from supervising import Scene, replica
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.events import Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.events import DrainRequested, Event, FromAgent, InjectRequested, NodeLost, StopRequested
 from deadpool.supervisor.journal import Journal, LineFile, event_line, parse_event
 from deadpool.supervisor.takeover import Past, entries, whole_bytes
 
@@ -94,6 +94,7 @@ def test_commands_come_only_after_the_line_is_written(tmp_path: Path) -> None:
         NodeLost(event_id=7, node_id="node1", reason="silent for 3.1 s"),
         StopRequested(event_id=8, reason="SIGTERM", exit_code=143),
         InjectRequested(event_id=9, kind="kill-rank", target=3, step=-1),
+        DrainRequested(event_id=9, node="node1", reason="repair", undo=True),
         FromAgent(
             event_id=10,
             node_id="node0",

@@ -77,10 +77,8 @@ def _possible(case: Case, rank: int, step: int) -> bool:
     ]
     if any(each.rank == rank and each.step == step and usable(each.generation, step, case.lineage) for each in case.live):
         return True
-    if any(slot.kind is SlotKind.SNAPSHOT and slot.rank == rank and node == case.homes[rank] for node, slot in slots):
-        return True
     snapshots = {slot.rank for _, slot in slots if slot.kind is SlotKind.SNAPSHOT}
-    return any(
+    return rank in snapshots or any(
         slot.kind is SlotKind.REPLICA and slot.rank == rank and all(set(peers.ranks) & snapshots for peers in slot.peer_sets)
         for _, slot in slots
     )
@@ -112,6 +110,10 @@ def test_every_source_exists_is_alive_and_of_the_one_step(case: Case) -> None:
                 home = case.homes[source.rank]
                 assert home not in case.dead
                 assert snapshot(source.rank, step, source.slot_generation) in case.vaults[home]
+            case SourceKind.ELSEWHERE:
+                assert source.endpoint is not None
+                assert source.endpoint.node_id not in (*case.dead, case.homes[source.rank])
+                assert snapshot(source.rank, step, source.slot_generation) in case.vaults[source.endpoint.node_id]
             case SourceKind.REPLICA:
                 assert source.endpoint is not None
                 assert source.endpoint.node_id not in case.dead

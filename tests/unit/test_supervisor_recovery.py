@@ -447,7 +447,7 @@ def test_injection_of_a_target_that_does_not_exist_is_refused(kind: str, target:
     assert not scene.took(messages.Inject)
 
 
-def test_faulty_node_gets_its_seat_back_when_it_alone_holds_the_state() -> None:
+def test_a_faulty_node_gives_the_state_that_it_alone_holds() -> None:
     scene = Scene(failure_rules=too_often(0))
     scene.start(commit_step=4)
     scene.killed(3)
@@ -459,11 +459,12 @@ def test_faulty_node_gets_its_seat_back_when_it_alone_holds_the_state() -> None:
     scene.report(2)
     scene.forget()
     scene.report(1, snapshot(2, 5), snapshot(3, 5))
-    assert scene.state.roster.seats == ["node0", "node1"]
-    assert [node for node, _ in scene.took(messages.KillRanks)] == [2]
-    assert [node for node, _ in scene.took(messages.Assign)] == [1]
-    plan = scene.recover(step=5, survivors=[0, 1], joiners=[2, 3])
-    assert plan.resume_step == 5
+    sources = {source.rank: source for _, order in scene.took(messages.Reform) for source in order.sources}
+    for rank in (2, 3):
+        assert sources[rank].kind is SourceKind.ELSEWHERE
+        endpoint = sources[rank].endpoint
+        assert endpoint is not None
+        assert endpoint.node_id == "node1"
 
 
 def test_failure_soon_after_a_fresh_start_asks_first_what_there_is() -> None:
