@@ -140,8 +140,8 @@ class NodeCore:
             case HeadsRead(heads=heads, now_ns=now_ns):
                 for injection_id in self.injections.take_due(heads, now_ns):
                     yield Report(message=InjectionDue(injection_id=injection_id, at_ns=now_ns))
-            case StopRequested(reason=reason, grace_s=grace_s):
-                yield from self._end(reason, grace_s, SIGTERM)
+            case StopRequested(grace_s=grace_s):
+                yield from self._end(grace_s, SIGTERM)
             case _:
                 assert_never(event)
 
@@ -183,8 +183,8 @@ class NodeCore:
                 self._note_injection(order)
             case messages.InjectionAck(injection_id=injection_id):
                 yield from self._strike(self.injections.acknowledged(injection_id))
-            case messages.Stop(reason=reason, grace_s=grace_s, signal_number=signal_number):
-                yield from self._end(reason, grace_s, signal_number)
+            case messages.Stop(grace_s=grace_s, signal_number=signal_number):
+                yield from self._end(grace_s, signal_number)
             case _:
                 assert_never(order)
 
@@ -386,12 +386,12 @@ class NodeCore:
             case _:
                 pass  # the launcher or the supervisor itself: this node has only said when
 
-    def _end(self, reason: str, grace_s: float, signal_number: int) -> Iterator[Command]:
+    def _end(self, grace_s: float, signal_number: int) -> Iterator[Command]:
         if not self._ending:
             self._ending = True
             for process in self.processes.values():
                 process.killed |= process.rank is None
-            yield EndNode(reason=reason, grace_s=grace_s, signal_number=signal_number)
+            yield EndNode(grace_s=grace_s, signal_number=signal_number)
 
     def _refusal(self) -> Report:
         return Report(message=LaunchFailed(generation=self.generation, reason=self._problem))

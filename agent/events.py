@@ -182,7 +182,6 @@ class StrikeHere:
 class EndNode:
     """End all processes, by this signal first, remove the vault, report Stopped, exit."""
 
-    reason: str
     grace_s: float
     signal_number: int
 

@@ -145,7 +145,8 @@ class Node:
             self._fail(error)
 
     def stop(self, reason: str, grace_s: float, exit_code: int) -> None:
-        """Ends the node; the second time at once."""
+        """Ends the node; the second time at once. Said only here: of a job's end its supervisor speaks."""
+        _log.info("stopping: %s", reason)
         self._exit_code = exit_code
         if self._successor is not None:
             self._successor.signal(signal.SIGTERM)  # the job ends, not only this node
@@ -216,8 +217,7 @@ class Node:
             case events.Tell(process=process, order=order):
                 if process in self._orders:
                     self._orders[process].put_nowait(order)
-            case events.EndNode(reason=reason, grace_s=grace_s, signal_number=signal_number):
-                _log.info("stopping: %s", reason)
+            case events.EndNode(grace_s=grace_s, signal_number=signal_number):
                 self._ending = asyncio.create_task(self._end(grace_s, signal_number))
             case _ if self._machinery is not None:
                 self._act(command, self._machinery)

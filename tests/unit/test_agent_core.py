@@ -304,7 +304,7 @@ def test_the_end_is_obeyed_once_and_nothing_after_it() -> None:
     node.run(node.start(0))
     node.run(node.order(WarmUp(standins=1)))
     stop = Stop(reason="done", grace_s=1.0)
-    assert node.order(stop) == [EndNode(reason="done", grace_s=1.0, signal_number=15)]
+    assert node.order(stop) == [EndNode(grace_s=1.0, signal_number=15)]
     assert node.order(stop) == node.start(0, generation=2) == node.exit(1) == []
 
 
