@@ -79,7 +79,6 @@ class HeadsRead:
 class StopRequested:
     """A signal, or the parent's death."""
 
-    reason: str
     grace_s: float
 
 

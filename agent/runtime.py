@@ -152,7 +152,7 @@ class Node:
             self._successor.signal(signal.SIGTERM)  # the job ends, not only this node
         if self._ending is not None and self._machinery is not None:
             self._machinery.processes.kill_now()
-        self.dispatch(events.StopRequested(reason=reason, grace_s=grace_s))
+        self.dispatch(events.StopRequested(grace_s=grace_s))
 
     def dispatch(self, event: Event) -> None:
         """Hands the event to the core and carries out what it wants; events that this leads to wait their turn."""
