@@ -9,28 +9,28 @@ from training import Training, finished, start
 pytestmark = pytest.mark.e2e
 
 KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
+IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:1@1")  # of the first, nothing is done: all start afresh
 
 
 @pytest.mark.parametrize(
-    ("parallel", "inject", "classes"),
+    ("parallel", "inject", "classes", "kept"),
     [
-        ("zero", ("--inject", "kill-node:1@8"), ["permanent"]),
-        ("zero", ("--inject", "kill-rank:3@8"), ["transient"]),
-        ("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "5"), ["transient"]),
-        ("zero", KILL_BOTH, ["permanent", "transient"]),
-        ("fsdp", KILL_BOTH, ["permanent", "transient"]),
+        ("zero", KILL_BOTH, ["permanent", "transient"], [True, True]),
+        ("fsdp", KILL_BOTH, ["permanent", "transient"], [True, True]),
+        ("zero", IN_FIRST_STEPS, ["transient", "permanent"], [False, True]),
+        ("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "5"), ["transient"], [True]),
     ],
-    ids=["zero-node", "zero-rank", "zero-hang", "zero-both", "fsdp-both"],
+    ids=["zero-both", "fsdp-both", "zero-first-steps", "zero-hang"],
 )
 def test_the_training_is_the_unbroken_one(
-    launcher: Launcher, reference: Training, parallel: str, inject: tuple[str, ...], classes: list[str]
+    launcher: Launcher, reference: Training, parallel: str, inject: tuple[str, ...], classes: list[str], kept: list[bool]
 ) -> None:
     broken = finished(start(launcher, parallel, *inject))
     broken.assert_same_as(reference)
     recoveries = broken.summary["recoveries"]
     assert [recovery["class"] for recovery in recoveries] == classes
     assert broken.summary["committed_steps_lost"] == 0
-    assert all(recovery["survivors_kept_processes"] for recovery in recoveries)
+    assert [recovery["survivors_kept_processes"] for recovery in recoveries] == kept
     assert all(recovery["steps_reexecuted"] <= 2 for recovery in recoveries)  # 1 unless the strike came before the commit
 
 

@@ -278,6 +278,26 @@ def test_nothing_committed_starts_all_ranks_afresh_without_counting() -> None:
     assert len(scene.state.records) == 1
 
 
+def test_a_failure_in_the_first_step_starts_all_ranks_afresh() -> None:
+    """S_0 is committed, but a process that has stepped cannot go back to it: DDP sums in another order from its second step on."""
+    scene = Scene()
+    scene.start(commit_step=0)
+    scene.forget()
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, 1, 2, live_step=0, commit_step=0)
+    scene.prepare(3)
+    for node in range(3):
+        scene.report(node, *scene.vault(node, 0))
+    assert not scene.took(messages.Reform)
+    assert scene.state.generation == 3
+    scene.open_store()
+    assert [node for node, _ in scene.took(messages.StartRanks)] == [0, 1]
+    scene.say(1, messages.RankJoined(generation=3, rank=2, pid=77))
+    (record,) = scene.state.records
+    assert (record.resume_step, record.committed_steps_lost, record.survivors_kept_processes) == (0, 0, False)
+
+
 def test_no_source_ends_the_job_and_names_the_ranks() -> None:
     scene = Scene(spares=2)
     scene.start(commit_step=4)
