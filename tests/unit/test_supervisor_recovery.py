@@ -4,7 +4,6 @@ import pytest
 from supervising import Scene, snapshot, too_often
 
 from deadpool.proto import messages
-from deadpool.proto.config import OnExhausted
 from deadpool.proto.messages import NO_STEP, SourceKind
 from deadpool.supervisor.state import Phase
 
@@ -296,99 +295,6 @@ def test_a_failure_in_the_first_step_starts_all_ranks_afresh() -> None:
     scene.say(1, messages.RankJoined(generation=3, rank=2, pid=77))
     (record,) = scene.state.records
     assert (record.resume_step, record.committed_steps_lost, record.survivors_kept_processes) == (0, 0, False)
-
-
-def test_no_source_ends_the_job_and_names_the_ranks() -> None:
-    scene = Scene(spares=2)
-    scene.start(commit_step=4)
-    scene.lose(1)
-    scene.lose(0)
-    scene.open_store()
-    scene.prepare(0, 1, 2, 3)
-    scene.report(3, snapshot(0, 4))
-    scene.report(2)
-    end = scene.end()
-    assert end.exit_code == 1
-    assert end.root_cause.startswith("node1 lost")
-    assert "there is no source of step 4 for rank 1, 2, 3" in end.root_cause
-
-
-def test_no_spare_waits_for_a_node() -> None:
-    scene = Scene(spares=0)
-    scene.start(commit_step=4)
-    scene.lose(1)
-    scene.prepare(0, 1, live_step=5, commit_step=4)
-    scene.wait(3600.0)
-    assert scene.state.phase is Phase.RECOVER
-    assert scene.notes("waiting_for_node")
-    scene.forget()
-    scene.hello(1)
-    assert [node for node, _ in scene.took(messages.Assign)] == [1]
-    assert scene.state.generation == 3
-    scene.open_store()
-    scene.prepare(0, 1, live_step=5, commit_step=4)
-    scene.prepare(2, 3)
-    scene.report(0, *scene.vault(0, 5))
-    scene.report(1)
-    scene.bring_up(5)
-    (record,) = scene.state.records
-    assert record.phases_s.decide == pytest.approx(3600.0)
-    assert record.total_s == pytest.approx(3600.0)
-
-
-def test_no_spare_aborts_when_asked_to() -> None:
-    scene = Scene(spares=0, on_exhausted=OnExhausted.ABORT)
-    scene.start(commit_step=4)
-    scene.lose(1)
-    assert scene.end().exit_code == 1
-    assert "no spare is left" in scene.end().root_cause
-
-
-def test_node_whose_processes_fail_too_often_gives_its_ranks_to_the_spare() -> None:
-    scene = Scene(failure_rules=too_often(1))
-    scene.start(commit_step=4)
-    scene.killed(3)
-    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
-    scene.bring_up(5)
-    scene.forget()
-    scene.killed(3, pid=0)
-    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2,))]
-    ((node, assign),) = scene.took(messages.Assign)
-    assert (node, [placement.rank for placement in assign.placements]) == (2, [2, 3])
-    assert scene.state.roster.nodes["node1"].role == "faulty"
-
-
-def test_failing_node_keeps_its_ranks_when_there_is_no_spare() -> None:
-    scene = Scene(failure_rules=too_often(0), spares=0)
-    scene.start(commit_step=4)
-    scene.forget()
-    scene.killed(3)
-    assert [node for node, _ in scene.took(messages.Assign)] == [1]
-    assert scene.notes("kept_on_node")
-
-
-def test_recoveries_without_progress_end_the_job() -> None:
-    scene = Scene(max_recoveries_without_progress=2, failure_rules=too_often(99))
-    scene.start(commit_step=4)
-    for generation in (2, 3):
-        scene.killed(3, pid=0)
-        assert scene.state.generation == generation
-        scene.recover(step=4, survivors=[0, 1, 2], joiners=[3])
-        scene.bring_up(4)
-    scene.killed(3, pid=0)
-    assert scene.end().exit_code == 1
-    assert "no new committed step" in scene.end().root_cause
-
-
-def test_progress_forgives_earlier_recoveries() -> None:
-    scene = Scene(max_recoveries_without_progress=2, failure_rules=too_often(99))
-    scene.start(commit_step=4)
-    for step in (5, 6, 7, 8):
-        generation = scene.state.generation
-        scene.killed(3, pid=0)
-        scene.recover(step=step, survivors=[0, 1, 2], joiners=[3], generation=generation)
-        scene.bring_up(step)
-    assert scene.state.phase is Phase.RUN
 
 
 def test_failure_of_a_spare_that_holds_replicas_re_forms_the_job() -> None:
