@@ -5,10 +5,12 @@ import asyncio
 import ctypes
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 from deadpool.agent.home import TOKEN_VARIABLE, Home, home
@@ -22,6 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 5.0  # for ranks, after a signal
 _ORPHAN_GRACE_S = 2.0  # when the parent has died: everything should be gone within 5 s
+_SAME_WISH_S = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
@@ -77,7 +80,13 @@ async def _run(arguments: NodeArguments, parent: int | None) -> int:
     node = Node(arguments)
     loop = asyncio.get_running_loop()
 
+    last_s = -math.inf
+
     def stop(number: int) -> None:
+        nonlocal last_s
+        again, last_s = time.monotonic() - last_s < _SAME_WISH_S, time.monotonic()
+        if again:  # a signal to all of a container's processes comes from whoever passes it on as well
+            return
         orphaned = parent is not None and os.getppid() != parent
         reason = "the process that started this agent is gone" if orphaned else signal.Signals(number).name
         node.stop(reason, _ORPHAN_GRACE_S if orphaned else _GRACE_S, 128 + number)

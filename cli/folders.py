@@ -2,7 +2,7 @@
 
 `$XDG_RUNTIME_DIR/deadpool/<job>/` (else `/tmp/deadpool-<uid>/<job>/`), 0700: `lock` (held by the launcher as long as it lives),
 `job.json`, `token`, `endpoint.json` and the nodes' sockets. A folder whose lock is free belongs to a launcher that was killed;
-the next launcher removes it.
+the next launcher removes it. Of a job that spans machines the shared folder (proto/shared_folder.py) serves as well.
 """
 
 import json
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deadpool.proto.config import JobConfig, to_json
-from deadpool.proto.errors import ConfigError
+from deadpool.proto.errors import ConfigError, UnavailableError
 from deadpool.proto.job_dir import is_held, jobs_dir, locked_folder, runtime_folder
 from deadpool.proto.secret import make_token, read_private, write_private
+from deadpool.proto.terms import newest_endpoint
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without the final zero
@@ -55,7 +56,15 @@ def running_jobs() -> dict[str, Path]:
 
 
 def find_job(job_id: str | None) -> Path:
-    """Returns the folder of that job, or of the only one that runs; ConfigError when there is none, or a choice."""
+    """Returns the folder of that job, or of the only one that runs; ConfigError when there is none, or a choice.
+
+    A path is the folder that a job's machines share, or its log folder.
+    """
+    if job_id is not None and "/" in job_id:
+        for folder in (Path(job_id), Path(job_id, "journal")):
+            if is_running(folder):
+                return folder
+        raise ConfigError(f"--job {job_id}: no job runs from there")
     jobs = running_jobs()
     if job_id is not None:
         if job_id not in jobs:
@@ -69,9 +78,14 @@ def find_job(job_id: str | None) -> Path:
 
 
 def read_endpoint(folder: Path) -> Endpoint:
-    return Endpoint(**json.loads(read_private(folder / "endpoint.json")))
+    path = folder / "endpoint.json"
+    if not path.exists():
+        path = folder / f"endpoint-{newest_endpoint(folder)[0]}.json"
+    if not path.exists():
+        raise UnavailableError(f"{folder}: no supervisor has listened yet")
+    return Endpoint(**json.loads(read_private(path)))
 
 
 def is_running(folder: Path) -> bool:
     """Returns whether the job's launcher lives."""
-    return is_held(folder)
+    return is_held(folder) or (not (folder / "lock").exists() and (folder / "token").exists())

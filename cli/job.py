@@ -23,7 +23,7 @@ from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.shared_folder import share, unshare
 from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, read_outcome
 
-_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm's before SIGTERM: no impatience
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm's before SIGTERM: no impatience
 _USAGE = 2  # exit code of a process whose configuration cannot be used
 _START_TIMEOUT_S = 60.0
 _MARGIN_S = 2.0  # on top of the grace that ranks get: what an agent and the supervisor need to end themselves
@@ -34,7 +34,7 @@ class Nodes(Protocol):
     """How the job's nodes are started and ended. Whatever is started for them is among the launcher's `children`.
 
     `host`: the address at which they reach a supervisor on this machine, "" when they are on it. `apart`: they are on other
-    machines, and find the job in the folder that all share.
+    machines, and find the job in the folder that all share. `linger_s`: told to end, they need so long to be gone.
     """
 
     @property
@@ -42,6 +42,9 @@ class Nodes(Protocol):
 
     @property
     def apart(self) -> bool: ...
+
+    @property
+    def linger_s(self) -> float: ...
 
     def open(self) -> None:
         """Makes what must be there before the supervisor; ConfigError when it cannot be had."""
@@ -201,6 +204,9 @@ class LaunchedJob:
     def _clear_up(self) -> None:
         """Ends every process that is left, politely first, and removes what they leave."""
         self._restart_s = None
+        deadline_s = time.monotonic() + self._nodes.linger_s
+        while self._patient and self._children.started and time.monotonic() < deadline_s and self._exit_code is not None:
+            self._wait(_POLL_S)
         self._nodes.wake()
         if self._patient:
             self._end(signal.SIGTERM, self._config.end_timeout_s + _MARGIN_S)
@@ -230,7 +236,7 @@ class LaunchedJob:
             return
         numbers = os.read(self._wake_fd, 4096)
         self._signals += [number for number in numbers if number in self._stop_signals]
-        self._patient = self._patient and sum(number not in _WARNINGS for number in self._signals) < 2
+        self._patient = self._patient and sum(number not in WARNINGS for number in self._signals) < 2
         if signal.SIGCHLD in numbers:
             for name, exit_code in self._children.reap():
                 self._ended(name, exit_code)

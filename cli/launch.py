@@ -6,19 +6,32 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from deadpool.cli import torchrun
 from deadpool.cli.checkpoints import settle_checkpoints
 from deadpool.cli.exits import guarded, say
 from deadpool.cli.netns import check_possible
 from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS
+from deadpool.deploy.slurm.allocation import Allocation, allocation_of, seats
+from deadpool.deploy.slurm.srun_options import is_of_srun
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
+
+OF_THE_LAUNCHER = (
+    "summary_json",
+    "port",
+    "slurm",
+    "requeue",
+    "interface",
+    "slurm_poll",
+)  # parameters that say nothing of the job
 
 
 def main() -> None:
@@ -27,7 +40,16 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0 done, 1 the job failed, 2 usage or configuration, 128+n on signals."""
-    return guarded(lambda: launch.main(list(arguments), prog_name="deadpool-launch", standalone_mode=False))
+    return guarded(lambda: _launched(list(arguments)))
+
+
+def _launched(arguments: list[str]) -> Any:
+    try:
+        return launch.main(arguments, prog_name="deadpool-launch", standalone_mode=False)
+    except click.NoSuchOption as error:
+        if is_of_srun(error.option_name):
+            raise ConfigError(f"{error.option_name} is an option of sbatch and srun: put it there (#SBATCH, salloc)") from error
+        raise
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +64,12 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(context_settings=CONTEXT_SETTINGS)
 @with_settings
 @click.option("--standalone", is_flag=True, envvar="PET_STANDALONE",
-              help="All nodes on this machine, each a process tree of its own (the default so far).")  # fmt: skip
+              help="All nodes on this machine, each a process tree of its own (the default so far, outside Slurm).")  # fmt: skip
+@click.option("--slurm", is_flag=True, help="Nodes are those of the Slurm allocation; the default inside of one.")
+@click.option("--requeue", is_flag=True, help="Slurm: a job that SIGUSR1 has ended (its time is up) is put back into the queue.")
+@click.option("--interface", metavar="NAME", help="The network interface by which nodes reach each other.")
+@click.option("--slurm-poll", type=click.FloatRange(min=0, min_open=True), default=30.0, hidden=True,
+              help="Seconds between two questions to Slurm about the nodes.")  # fmt: skip
 @click.option("--netns", is_flag=True, help="A network namespace for each node, so that it can be cut off; needs root.")
 @click.option("-m", "--module", is_flag=True, envvar="PET_MODULE", help="SCRIPT is a module's name, as for python -m.")
 @click.option("--no-python", is_flag=True, envvar="PET_NO_PYTHON", help="SCRIPT is a program, not a Python file.")
@@ -57,9 +84,23 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.version_option(package_name="deadpool-train")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def launch(standalone: bool, summary_json: Path | None, port: int | None, **options: Any) -> int:
+def launch(
+    standalone: bool,
+    slurm: bool,
+    requeue: bool,
+    interface: str | None,
+    slurm_poll: float,
+    summary_json: Path | None,
+    port: int | None,
+    **options: Any,
+) -> int:
     """Run SCRIPT with ARGS on nodes x ranks, with spare nodes that take the place of dead ones."""
+    allocation = None if standalone else find_allocation(options, wanted=slurm or requeue)
+    if allocation is not None:
+        settle_seats(options, allocation)
     config, remarks = job_config(options, standalone=standalone)
+    if allocation is not None:
+        config = replace(config, standalone=False, together=True)
     own: list[str] = [] if port is None else ["--port", str(port)]  # the supervisor's alone
     if summary_json is not None:
         summary_json = summary_json.absolute()
@@ -72,19 +113,63 @@ def launch(standalone: bool, summary_json: Path | None, port: int | None, **opti
         raise ConfigError(f"--log-dir {config.log_dir}: {error.strerror}") from error
 
     from deadpool.cli.folders import job_folder  # what only a valid command line needs is imported here: errors are instant
-    from deadpool.cli.job import LaunchedJob
+    from deadpool.cli.job import WARNINGS, LaunchedJob, Nodes
     from deadpool.cli.processes import Children
+    from deadpool.cli.slurm import AllocationNodes, put_back
     from deadpool.cli.standalone import StandaloneNodes
 
+    children = Children()
     for remark in remarks:
         say(remark)
     with job_folder(config) as folder:
         say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
-        children = Children()
-        nodes = StandaloneNodes(config, folder, children)
+        nodes: Nodes
+        if allocation is None:
+            nodes = StandaloneNodes(config, folder, children)
+        else:
+            nodes = AllocationNodes(config, folder, children, allocation, say, interface=interface, poll_s=slurm_poll)
         exit_code = LaunchedJob(config, folder, say, own, nodes, children).run()
     say(f"job {config.job_id}: {'done' if exit_code == 0 else f'ended with exit code {exit_code}'}")
+    if allocation is not None and requeue and exit_code - 128 in WARNINGS:
+        put_back(allocation, say)
     return exit_code
+
+
+def find_allocation(options: dict[str, Any], *, wanted: bool) -> Allocation | None:
+    """Returns the Slurm allocation whose nodes are the job's, None when they are not.
+
+    ConfigError when there should be one, or it cannot be used.
+    """
+    meeting = [name for name in torchrun.MEETING if options[name.replace("-", "_")] is not None]
+    if meeting and not wanted:
+        return None  # whoever says where to meet has started the launcher on each machine
+    allocation = allocation_of(os.environ)
+    if allocation is None:
+        if wanted:
+            raise ConfigError("no Slurm allocation here (SLURM_JOB_ID is not set): use sbatch or salloc, or --standalone")
+        return None
+    if shutil.which("srun") is None:
+        raise ConfigError("this is a Slurm allocation, but srun is not in PATH; with --standalone all nodes are on this machine")
+    if options["netns"]:
+        raise ConfigError("--netns: the nodes of a Slurm allocation have networks of their own; it goes with --standalone")
+    return allocation
+
+
+def settle_seats(options: dict[str, Any], allocation: Allocation) -> None:
+    """Fills in what the allocation says and the command line does not."""
+    context = click.get_current_context()
+    given = {
+        name for name in ("nnodes", "spares", "signals") if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    chosen = seats(
+        allocation,
+        nnodes=options["nnodes"] if "nnodes" in given else None,
+        spares=options["spares"] if "spares" in given else None,
+    )
+    options["nnodes"], options["spares"] = (chosen.at_least, chosen.nnodes), chosen.spares
+    if "signals" not in given:
+        options["signals"] += ",SIGUSR1"  # what --signal=B:USR1@... sends before the time is up
+    options["job_id"] = options["job_id"] or f"{short_name(options['script'])}-{allocation.job_id}"
 
 
 def size(config: JobConfig) -> str:

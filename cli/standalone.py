@@ -20,6 +20,7 @@ class StandaloneNodes:
     """`folder`: the job's. The nodes are node0, node1...; an agent is a child of that name."""
 
     apart = False
+    linger_s = 0.0
 
     def __init__(self, config: JobConfig, folder: Path, children: Children) -> None:
         self._config = config

@@ -1,5 +1,6 @@
 """Which address of this machine others reach. Numbers only: a machine's name need not resolve on the others, or to this one."""
 
+import contextlib
 import ipaddress
 import socket
 
@@ -7,6 +8,7 @@ import psutil
 
 from deadpool.proto.errors import ConfigError
 
+_NOBODY = "192.0.2.1"  # set aside for examples: only a default route leads there
 _PORT = 9  # nothing is sent there: only the route is asked for
 
 
@@ -19,6 +21,14 @@ def own_address(towards: str) -> str:
             return str(route.getsockname()[0])
     except OSError as error:
         raise ConfigError(f"{towards}: cannot be reached from here ({error.strerror}); name an --interface or address") from error
+
+
+def outward_address() -> str:
+    """Returns the address with which this machine speaks to the world; its loopback where there is no way out."""
+    with contextlib.suppress(ConfigError):
+        return own_address(_NOBODY)
+    addresses = [each.address for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET]
+    return next((address for address in addresses if not is_local(address)), "127.0.0.1")
 
 
 def interface_address(interface: str) -> str:

@@ -91,6 +91,7 @@ class JobConfig:
     numa_binding: str = ""  # torch.numa's mode: ranks run on CPUs near their GPU
     signals: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # that end the job; ranks get the very one that the launcher got
     standalone: bool = True
+    together: bool = False  # one launcher starts all nodes, wherever they are: who becomes a spare does not depend on haste
     netns: bool = False  # standalone: a network namespace for each node
     heartbeat_interval_s: float | None = None  # None: a third of the timeout, at most 1 s (beat_interval_s)
     heartbeat_timeout_s: float = 3.0

@@ -9,7 +9,7 @@ from deadpool.supervisor.recovery import Stage
 from deadpool.supervisor.state import JobState, Phase
 
 _ASSEMBLE_GRACE_S = 2.0  # nnodes agents are there: wait this long for the spares
-_STANDALONE_GRACE_S = 30.0  # all nodes are on their way: which ones become spares should not depend on who is quicker
+_TOGETHER_GRACE_S = 30.0  # all nodes are on their way: which ones become spares should not depend on who is quicker
 _STORE_TIMEOUT_S = 60.0  # an agent's warm process may have to import torch before it can open a store
 
 
@@ -20,7 +20,7 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
     if state.phase is Phase.END:
         return [] if state.over else [(state.end_deadline_s, "stop")]
     if state.phase is Phase.ASSEMBLE and state.assembled_s is not None:
-        grace_s = _STANDALONE_GRACE_S if config.standalone else _ASSEMBLE_GRACE_S
+        grace_s = _TOGETHER_GRACE_S if config.standalone or config.together else _ASSEMBLE_GRACE_S
         found.append((state.assembled_s + grace_s, "assemble"))
     if state.hiccup is not None:
         found.append((state.hiccup.deadline_s, "hiccup"))

@@ -100,7 +100,8 @@ class Seats:
 def seats(allocation: Allocation, *, nnodes: tuple[int, int] | None, spares: int | None) -> Seats:
     """Returns who trains and who waits; ConfigError when the allocation is too small.
 
-    `nnodes`: (least, most). None: not asked for. Neither: all train. Only one: the rest is the other. Both: so many, and what is left over stays idle.
+    `nnodes`: (least, most). None: not asked for. Neither: all train. Only one: the rest is the other. Both: what is left over
+    stays idle.
     """
     there = len(allocation.nodes)
     if spares is not None and spares >= there:

@@ -11,7 +11,9 @@ from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted
 from deadpool.proto.errors import ConfigError
 
 # Fields that no option sets: from the rest of the command line or the environment, or not worth an option so far.
-ELSEWHERE = {"command", "entry", "python", "standalone", "failure_rules", "netns", "injections", "min_nnodes", "run_id"}
+ELSEWHERE = {"command", "entry", "python", "standalone", "failure_rules", "netns", "injections", "min_nnodes", "run_id",
+    "together",
+}  # fmt: skip
 NO_OPTION = {
     "hiccup_grace_s", "quiesce_timeout_s",
     "join_timeout_s", "reform_timeout_s", "restore_timeout_s",
@@ -59,6 +61,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--nnodes", "2", "--rdzv-endpoint", "host:1", "SCRIPT"], "not built yet"),
         (["--summary-json", "/no/such/folder/s.json", "SCRIPT"], "cannot write to /no/such/folder"),
         (["--log-dir", "/dev/null/logs", "SCRIPT"], "--log-dir /dev/null/logs"),
+        (["--slurm", "SCRIPT"], "no Slurm allocation here"),
+        (["--requeue", "SCRIPT"], "no Slurm allocation here"),
+        (["--gres", "gpu:1", "SCRIPT"], "--gres is an option of sbatch and srun: put it there"),
+        (["-N", "4", "SCRIPT"], "-N is an option of sbatch and srun"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -82,7 +88,8 @@ def parse(*arguments: str) -> JobConfig:
     context = launch.launch.make_context("deadpool-launch", list(arguments))
     parameters = dict(context.params)
     standalone = parameters.pop("standalone")
-    del parameters["summary_json"], parameters["port"]
+    for name in launch.OF_THE_LAUNCHER:
+        del parameters[name]
     return launch.job_config(parameters, standalone=standalone)[0]
 
 

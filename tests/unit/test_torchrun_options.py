@@ -56,7 +56,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def parse(*arguments: str) -> tuple[JobConfig, list[str]]:
     parameters = dict(launch.launch.make_context("deadpool-launch", list(arguments)).params)
     standalone = parameters.pop("standalone")
-    del parameters["summary_json"], parameters["port"]
+    for name in launch.OF_THE_LAUNCHER:
+        del parameters[name]
     return launch.job_config(parameters, standalone=standalone)
 
 

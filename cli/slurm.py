@@ -1,0 +1,199 @@
+"""A job's nodes when they are those of a Slurm allocation: one srun, with a task on each that is cli/node.py.
+
+What srun says is no verdict: after the loss of a node it may return early, or wait for long. Who is alive, the supervisor knows;
+its events say so. Slurm's own word (a node DOWN, or to be drained) is asked for now and then and passed on to the supervisor.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from deadpool.cli.processes import Children, module_command
+from deadpool.deploy.slurm.allocation import (
+    Allocation,
+    NodeState,
+    node_states,
+    nodes_command,
+    step_command,
+    steps_command,
+    steps_of,
+)
+from deadpool.proto.addresses import interface_address, outward_address, own_address
+from deadpool.proto.config import JobConfig
+from deadpool.proto.errors import DeadpoolError
+from deadpool.proto.terms import journal_folder
+
+_SRUN, _WATCH = "srun", "scontrol"
+_COMMAND_S = 30.0  # Slurm's commands wait for a controller that is busy, or away
+LINGER_S = 5.0
+
+
+class AllocationNodes:
+    """`folder`: the job's on this machine. The nodes have Slurm's names."""
+
+    apart = True
+    linger_s = LINGER_S
+
+    def __init__(
+        self,
+        config: JobConfig,
+        folder: Path,
+        children: Children,
+        allocation: Allocation,
+        say: Callable[[str], None],
+        *,
+        interface: str | None,
+        poll_s: float,
+    ) -> None:
+        self._config, self._folder, self._children, self._say = config, folder, children, say
+        self._allocation, self._interface = allocation, interface
+        self._nodes = allocation.nodes[: config.nnodes + config.spares]
+        self._host = ""
+        self._live: set[str] = set()  # as the events have it
+        self._words = Words(poll_s)
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    def open(self) -> None:
+        self._host = interface_address(self._interface) if self._interface else _address(self._nodes)
+
+    def start(self, for_agents: Sequence[str]) -> None:
+        here = os.environ.get("SLURMD_NODENAME", "")
+        own = ["--slurm", "--shared", str(journal_folder(self._config)), "--launcher", here, *for_agents]
+        if self._interface:
+            own += ["--interface", self._interface]
+        command = [*module_command("deadpool.cli.node"), *own]
+        self._children.start(_SRUN, step_command(self._allocation, self._nodes, command))
+
+    def fds(self) -> list[int]:
+        return []
+
+    def readable(self) -> None:
+        pass
+
+    def left(self) -> bool:
+        return self._children.pid(_SRUN) is not None or bool(self._live)
+
+    def ended(self, name: str, exit_code: int) -> None:
+        if name == _WATCH:
+            self._pass_on(self._words.changes(self._folder / _WATCH, exit_code))
+        elif self._live:
+            self._say(f"srun has ended ({exit_code}); {len(self._live)} nodes live on")
+
+    def buried(self) -> None:
+        pass
+
+    def heard(self, event: dict[str, Any]) -> None:
+        node = str(event.get("node"))
+        if event.get("event") == "node_joined":
+            self._live.add(node)
+        elif event.get("event") == "node_lost":
+            self._live.discard(node)
+        elif event.get("event") == "job_ended":
+            self._live.clear()
+
+    def turn(self) -> None:
+        if self._words.due(time.monotonic()) and self._children.pid(_WATCH) is None:
+            fd = os.open(self._folder / _WATCH, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            self._children.start(_WATCH, nodes_command(self._nodes), lambda: _print_to(fd))
+            os.close(fd)
+
+    def stop(self) -> None:
+        from deadpool.cli import client
+
+        try:
+            with client.connected(journal_folder(self._config)) as job:
+                job.stop("the launcher was told to stop")
+        except DeadpoolError as error:
+            self._say(f"{error}: the nodes are told to end")
+            self._children.signal(_SRUN, signal.SIGTERM)
+
+    def wake(self) -> None:
+        """Nodes that were told to end have ended by now; for those that are gone, srun would wait for long."""
+        self._children.signal(_SRUN, signal.SIGKILL)
+        self._children.signal(_WATCH, signal.SIGKILL)
+
+    def close(self) -> None:
+        steps = steps_of(_ask(steps_command(self._allocation)))
+        if steps:
+            _ask(["scancel", "--signal=KILL", *steps])
+
+    def _pass_on(self, changes: dict[str, NodeState]) -> None:
+        from deadpool.cli import client
+
+        for node, now in changes.items():
+            if node not in self._live:
+                continue
+            self._say(f"Slurm says that {node} is {now.text}{f' ({now.reason})' if now.reason else ''}")
+            try:
+                with client.connected(self._folder if not self._config.journal else journal_folder(self._config)) as job:
+                    report(job, node, now)
+            except DeadpoolError as error:
+                self._say(str(error))
+
+
+class Words:
+    """What Slurm has said of the nodes, and when it is to be asked again. Only changes count."""
+
+    def __init__(self, poll_s: float) -> None:
+        self._poll_s = poll_s
+        self._next_s = 0.0
+        self._said: dict[str, NodeState] = {}
+
+    def due(self, now_s: float) -> bool:
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + self._poll_s
+        return True
+
+    def changes(self, path: Path, exit_code: int) -> dict[str, NodeState]:
+        """Returns the nodes that are newly down or to be drained, or no longer; none when Slurm did not answer."""
+        if exit_code != 0 or not path.exists():
+            return {}
+        now = node_states(path.read_text())
+        quiet = NodeState(down=False, drains=False, text="")
+        changed = {
+            node: state
+            for node, state in now.items()
+            if (state.down, state.drains) != ((before := self._said.get(node, quiet)).down, before.drains)
+        }
+        self._said |= now
+        return changed
+
+
+def report(job: Any, node: str, state: NodeState) -> None:
+    """Tells the supervisor what Slurm says of a node."""
+
+
+def put_back(allocation: Allocation, say: Callable[[str], None]) -> None:
+    """Puts the job back into Slurm's queue: the rest is done in its next run. Slurm ends this one for it."""
+    say(f"Slurm job {allocation.job_id} is requeued: it resumes when it runs again")
+    sys.stdout.flush()
+    done = subprocess.run(["scontrol", "requeue", allocation.job_id], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        say(f"scontrol requeue {allocation.job_id}: {done.stderr.strip() or done.returncode}")
+
+
+def _address(nodes: Sequence[str]) -> str:
+    """Returns this machine's address as the others see it."""
+    others = [node for node in nodes if node != os.environ.get("SLURMD_NODENAME")]
+    return own_address(others[0]) if others else outward_address()
+
+
+def _print_to(fd: int) -> None:
+    os.dup2(fd, 1)
+
+
+def _ask(command: list[str]) -> str:
+    """Returns what a command of Slurm's prints, "" when it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
