@@ -278,7 +278,7 @@ def test_nothing_committed_starts_all_ranks_afresh_without_counting() -> None:
 
 
 def test_a_failure_in_the_first_step_starts_all_ranks_afresh() -> None:
-    """S_0 is committed, but a process that has stepped cannot go back to it: DDP sums in another order from its second step on."""
+    """S_0 is committed, but a process that has stepped cannot go back to it: DDP sums otherwise from its second step on."""
     scene = Scene()
     scene.start(commit_step=0)
     scene.forget()
