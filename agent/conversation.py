@@ -12,23 +12,24 @@ from deadpool.proto.messages import AgentMessage, Beat, Hello, Welcome
 
 
 class Conversation:
-    """`obeyed`: number of the newest order. `term`: the highest that has welcomed this agent."""
+    """`obeyed`: number of the newest order. `term`: the highest that has welcomed this agent. `number`: of this conversation."""
 
     def __init__(self) -> None:
         self.obeyed = 0
         self.term = 0
+        self.number = 0
         self._said = 0
         self._unsent: deque[tuple[int, AgentMessage]] = deque()
         self._unconfirmed: deque[tuple[int, AgentMessage]] = deque()  # on their way, or lost
 
     def hello(self, hello: Hello) -> Hello:
-        return replace(hello, obeyed=self.obeyed)
+        return replace(hello, obeyed=self.obeyed, conversation=self.number)
 
     def welcomed(self, welcome: Welcome) -> bool:
         """A stream's first order. Returns False when this supervisor was superseded: nothing of it counts."""
         if welcome.term < self.term:
             return False
-        self.term = welcome.term
+        self.term, self.number = welcome.term, welcome.conversation
         if welcome.resumed:
             self._confirmed(welcome.heard)
             self._unsent.extendleft(reversed(self._unconfirmed))

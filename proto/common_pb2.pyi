@@ -102,6 +102,16 @@ class RankBroken(_message.Message):
     error: str
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
+class RankRaised(_message.Message):
+    __slots__ = ("generation", "rank", "error")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    rank: int
+    error: str
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
 class RankPrepared(_message.Message):
     __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step")
     GENERATION_FIELD_NUMBER: _ClassVar[int]

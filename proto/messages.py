@@ -103,6 +103,7 @@ class Hello:
     incarnation: int = 0  # wall clock (ns) of the agent's start: of two agents that claim one identity, the older loses
     obeyed: int = 0  # the number of the newest order that this agent has had; those after it are sent again to the same agent
     readings: tuple["Reading", ...] = ()
+    conversation: int = 0  # the one that this agent is in, as Welcome numbered it; 0: it has not been welcomed yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +275,15 @@ class RankBroken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankRaised:
+    """An exception is on its way out of the rank's step: the process will exit with an error, however long that takes."""
+
+    generation: int
+    rank: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrepared:
     """The rank is out of its step, its groups are closed, and it waits for Reform.
 
@@ -382,7 +392,7 @@ class Welcome:
     """Answer to Hello. `config_json`: JobConfig (config.py). `term`: of this supervisor; agents do not obey a lower one.
 
     `resumed`: this agent's node was never given up, the conversation goes on where it was: orders after Hello.obeyed follow, and
-    the agent says again what came after its message number `heard`.
+    the agent says again what came after its message number `heard`. Else a new conversation begins, with this number.
     """
 
     config_json: str
@@ -390,6 +400,7 @@ class Welcome:
     term: int = 0
     resumed: bool = False
     heard: int = 0
+    conversation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -578,6 +589,7 @@ AgentMessage = (
     | CheckpointWritten
     | HostTrouble
     | CallReport
+    | RankRaised
 )
 Order = (
     Welcome
@@ -608,6 +620,7 @@ RankMessage = (
     | RankFinished
     | ProtectionChanged
     | StateDiffers
+    | RankRaised
 )
 RankOrder = Role | Reserved | Quiesce | Reform | Release | Strike
 

@@ -72,7 +72,7 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     if not _fill_seats(state, reason, now_s=now_s):
         return
     roster, generation = state.roster, state.generation + 1
-    state.generation, state.hiccup = generation, None
+    state.generation, state.hiccup, state.exit_expected_until_s = generation, None, 0.0
     state.move(Phase.RECOVER)
     attempt = Attempt(generation=generation, afresh=False, stage=Stage.QUIESCE, began_s=now_s, outside=released)
     state.attempt = attempt
@@ -103,7 +103,7 @@ def begin_afresh(state: JobState, reason: str, *, now_s: float) -> None:
     if not _fill_seats(state, reason, now_s=now_s):
         return
     roster = state.roster
-    state.generation, state.hiccup = state.generation + 1, None
+    state.generation, state.hiccup, state.exit_expected_until_s = state.generation + 1, None, 0.0
     state.lineage.append(Sent(generation=state.generation, resume_step=NO_STEP))
     attempt = Attempt(generation=state.generation, afresh=True, stage=Stage.STORE, began_s=now_s)
     state.attempt = attempt

@@ -16,7 +16,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.supervisor import advance, keeping, sessions
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
-from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited
+from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited, rank_raised
 from deadpool.supervisor.drain import drain_requested
 from deadpool.supervisor.events import (
     DrainRequested,
@@ -134,6 +134,7 @@ class Job:
         | messages.VaultReport
         | messages.CallReport
         | messages.RankBroken
+        | messages.RankRaised
         | messages.RankPrepared
         | messages.RankReformed
         | messages.RankRestored
@@ -170,6 +171,8 @@ class Job:
         match message:
             case messages.RankBroken():
                 collective_failed(state, node_id, message, now_s)
+            case messages.RankRaised():
+                rank_raised(state, node_id, message, now_s)
             case messages.RankPrepared():
                 state.heard_commit(message.commit_step)
                 advance.prepared(state, message, node_id, now_s=now_s)
@@ -204,10 +207,10 @@ class Job:
             return
         if known is not None and known.live:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
-        node = state.roster.add(hello)
+        node = state.roster.add(hello, state.generation)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
         hello_read(state, node.node_id, hello.readings)
-        state.send(node.node_id, messages.Welcome(config_json=state.config_json, generation=state.generation, term=state.term))
+        sessions.welcome(state, node)
         match state.phase:
             case Phase.END:
                 state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))

@@ -1,5 +1,6 @@
 """What a failure means and what follows from it: exits, lost nodes, broken collectives, ranks that are late. Over JobState."""
 
+from dataclasses import replace
 from typing import assert_never
 
 from deadpool.proto import messages
@@ -16,13 +17,23 @@ from deadpool.supervisor.recovery import Failure, Stage
 from deadpool.supervisor.rules import rules_of
 from deadpool.supervisor.state import Hiccup, JobState, Phase
 
+_EXIT_S = 10.0  # from an exception in a rank's step to the exit of its process: longer, and the script may have caught it
+
 
 def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken, now_s: float) -> None:
     blames = blamed(broken.error, node_id, state.roster.live())
     state.note("collective_failed", rank=broken.rank, node=node_id, blames=blames, error=broken.error)
     if state.hiccup is None:
-        deadline_s = now_s + state.config.hiccup_grace_s
+        deadline_s = max(now_s + state.config.hiccup_grace_s, state.exit_expected_until_s)
         state.hiccup = Hiccup(node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s)
+
+
+def rank_raised(state: JobState, node_id: str, raised: messages.RankRaised, now_s: float) -> None:
+    """The rank will exit, and is the root cause of the collectives that fail by it. Its exit says all, and takes a while."""
+    state.note("rank_raised", rank=raised.rank, node=node_id, error=raised.error)
+    state.exit_expected_until_s = now_s + _EXIT_S
+    if state.hiccup is not None:
+        state.hiccup = replace(state.hiccup, deadline_s=max(state.hiccup.deadline_s, state.exit_expected_until_s))
 
 
 def hiccup_expired(state: JobState, now_s: float) -> None:

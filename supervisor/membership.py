@@ -70,6 +70,7 @@ class Roster:
     ranks: list[Rank]
     nodes: dict[str, Node] = field(default_factory=dict)
     retired: set[tuple[str, int]] = field(default_factory=set)
+    conversations: int = 0  # with agents, that have begun
 
     @classmethod
     def empty(cls, *, nnodes: int, nproc_per_node: int) -> "Roster":
@@ -89,7 +90,7 @@ class Roster:
 
     # ------------------------------------------------------------ nodes
 
-    def add(self, hello: Hello) -> Node:
+    def add(self, hello: Hello, generation: int = 0) -> Node:
         """Returns the new node, a spare for now; its launch index is kept when it has been here before.
 
         An agent that was drained, and was lost to us for a while, is so still.
@@ -100,7 +101,9 @@ class Roster:
         if index < 0 or index in taken:
             index = before.index if before else max(taken, default=-1) + 1
         endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
-        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=Role.SPARE, session=Session.begin(hello))
+        self.conversations += 1
+        session = Session.begin(hello, self.conversations, generation)
+        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=Role.SPARE, session=session)
         if before is not None and before.drained and before.session.life == node.session.life:
             node.role, node.drained = Role.DRAINED, True
         self.nodes[hello.node_id] = node

@@ -18,6 +18,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import encode_order
 from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Stop, Stopped
 from deadpool.proto.terms import SUPERSEDED
+from deadpool.supervisor.claims import Claim, Claims
 from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.event_log import EventLog
@@ -77,7 +78,7 @@ class Runtime:
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._ids = itertools.count(self._past.last_event_id + 1)
         self._streams: dict[str, Stream] = {}  # the newest of each node
-        self._incarnations: dict[str, int] = {}  # of the agents that these belong to
+        self._claims = Claims()
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._exit_code: int | None = None
 
@@ -123,17 +124,15 @@ class Runtime:
         Of two agents that claim the same node, the one that was started first is told to stop.
         """
         stream = Stream(hello.node_id)
-        known = self.job.state.roster.nodes.get(hello.node_id)
-        newest = max(self._incarnations.get(hello.node_id, 0), known.session.incarnation if known is not None else 0)
-        if hello.incarnation < newest:
+        claim = self._claims.claim(hello, self.job.state.roster.nodes.get(hello.node_id))
+        if claim is Claim.REFUSED:
             self._dismiss(stream)
             return stream
         older = self._streams.get(hello.node_id)
-        if older is not None and hello.incarnation > newest:
+        if older is not None and claim is Claim.TAKES_OVER:
             self._dismiss(older)
         elif older is not None:
             older.close()
-        self._incarnations[hello.node_id] = hello.incarnation
         self._streams[hello.node_id] = stream
         self.heard(stream, hello)
         return stream

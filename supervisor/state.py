@@ -100,6 +100,7 @@ class JobState:
     fruitful_step: int = NO_STEP  # the newest commit when `fruitless` was last reset
     store_failures: int = 0
     hiccup: Hiccup | None = None
+    exit_expected_until_s: float = 0.0  # a rank of this generation is about to exit with an error: no hiccup is acted on before
     inquiry: Inquiry | None = None  # the steps do not advance
     assembled_s: float | None = None  # when nnodes agents had said Hello
     finished_step: int = NO_STEP

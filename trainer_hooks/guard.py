@@ -10,6 +10,7 @@ A joiner's first two attempts are its rehearsal, with muted groups; then it goes
 import logging
 import os
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -22,7 +23,7 @@ from torch.optim import Optimizer
 
 from deadpool.proto.call_record import Head
 from deadpool.proto.errors import ConfigError, SnapshotError, UnavailableError
-from deadpool.proto.messages import RankResumed
+from deadpool.proto.messages import RankRaised, RankResumed
 from deadpool.proto.slots import StateId
 from deadpool.trainer_hooks.checkpoint import restore_tables
 from deadpool.trainer_hooks.engine import Engine
@@ -179,6 +180,7 @@ class Guard:
         self._attempts += 1
         with self._session.changed:
             if error is not None and self._member.phase is not Phase.BROKEN:
+                self._say_raised(error)
                 return False, True
             completed = error is None and self._member.boundary(step)
         if not completed:
@@ -193,6 +195,11 @@ class Guard:
             self._session.send(RankResumed(generation=self._member.running, rank=self._session.rank, step=step + 1, at_ns=now_ns))
         self._protection.protect()
         return True, False
+
+    def _say_raised(self, error: Exception) -> None:
+        """Before the process exits, which takes a while, and breaks its peers' connections on the way."""
+        text = "".join(traceback.format_exception_only(error)).strip()
+        self._session.send(RankRaised(generation=self._member.running, rank=self._session.rank, error=text))
 
     def _rehearsed(self) -> None:
         self._state.zero_gradients()

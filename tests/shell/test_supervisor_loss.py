@@ -32,7 +32,14 @@ class Agent:
         stub = agent_supervisor_pb2_grpc.SupervisorStub(channel)
         self.orders = stub.Attend(iter(self._said.get, None), metadata=((TOKEN_KEY, token),), timeout=_TIMEOUT_S)
         hello = messages.Hello(
-            node_id="node0", hint=0, host="127.0.0.1", port=1, pid=os.getpid(), generation=generation, obeyed=obeyed
+            node_id="node0",
+            hint=0,
+            host="127.0.0.1",
+            port=1,
+            pid=os.getpid(),
+            generation=generation,
+            obeyed=obeyed,
+            conversation=int(generation > 0),  # the only one there is
         )
         self.say(hello)
 

@@ -11,7 +11,8 @@ from deadpool.agent import events
 from deadpool.agent.conversation import Conversation
 from deadpool.agent.core import NodeCore
 from deadpool.proto import messages
-from deadpool.proto.messages import RankMessage, RankSet, Slot, SlotKind
+from deadpool.proto.config import JobConfig
+from deadpool.proto.messages import Endpoint, RankMessage, RankSet, Reading, Slot, SlotKind
 from deadpool.proto.slots import StateId
 
 if TYPE_CHECKING:
@@ -19,23 +20,31 @@ if TYPE_CHECKING:
 
 _pids = itertools.count(1000)
 _BEAT_S = 1.0
+_AGAIN = 0.01  # of what ranks are told, and say: it comes once more, late
 
 
 class SimNode:
-    """One life of a node: killed, it comes back as a new object with the same name and an empty vault."""
+    """One life of a node: killed, it comes back as a new object with the same name and an empty vault.
 
-    def __init__(self, supervisor: "SimSupervisor", index: int, until: int) -> None:
+    `pid` is also where its vault and its stores are reached: no two lives have the same.
+    """
+
+    def __init__(self, supervisor: "SimSupervisor", index: int) -> None:
         self.supervisor = supervisor
         self.world: World = supervisor.world
         self.truth = supervisor.truth
         self.node_id = f"node{index}"
         self.index = index
-        self.until = until
+        self.until = supervisor.until
         self.alive = True
         self.core = NodeCore(node_id=self.node_id, hint=index, host="here")
         self.processes: dict[int, SimRank] = {}
         self.vault: dict[tuple[SlotKind, int], Slots] = {}
         self.pid = next(_pids)
+        self.incarnation = int(self.world.now_s * 1e9)
+        self.config: JobConfig = supervisor.config
+        self.readings: tuple[Reading, ...] = ()
+        supervisor.agents[self.pid] = self
         self.conversation = Conversation()
         self.up: Pipe | None = None  # to the supervisor
         self.down: Pipe | None = None
@@ -58,8 +67,15 @@ class SimNode:
         self.supervisor.links[up] = down
         generation = self.core.generation
         hello = messages.Hello(
-            node_id=self.node_id, hint=self.index, host="here", port=1, pid=self.pid, generation=generation
-        )  # fmt: skip
+            node_id=self.node_id,
+            hint=self.index,
+            host="here",
+            port=self.pid,
+            pid=self.pid,
+            generation=generation,
+            incarnation=self.incarnation,
+            readings=self.readings,
+        )
         self.up.send((0, self.conversation.hello(hello)))
         if not self._beating:
             self._beating = True
@@ -126,7 +142,7 @@ class SimNode:
             for rank, process in self.core.ranks().items()
             if process.number in self.processes
         ]
-        self._send(messages.Beat(generation=self.core.generation, ranks=tuple(progress)))
+        self._send(messages.Beat(generation=self.core.generation, ranks=tuple(progress), readings=self.readings))
         self.world.at(_BEAT_S, self._beat)
 
     # ------------------------------------------------------------ the core and its commands
@@ -139,14 +155,17 @@ class SimNode:
         world = self.world
         for command in commands:
             match command:
-                case events.StartProcess(process=number):
+                case events.StartProcess(process=number, rank=rank, generation=generation):
                     self.processes[number] = SimRank(self, number, next(_pids))
+                    self._named(number, rank, generation)
                     world.at(world.between(0.005, 0.05), self._forked, number)
                 case events.KillProcess(process=number):
                     self.process_dies(number)
                 case events.Tell(process=number, order=order):
                     if number in self.processes:
                         world.at(0.001, self.processes[number].receive, order)
+                        if not isinstance(order, messages.Role) and world.chance(_AGAIN):
+                            world.at(world.between(0.01, 3.0), self.processes[number].receive, order)
                 case events.Report(message=message):
                     self._send(message)
                 case events.ReportVault(generation=generation):
@@ -154,7 +173,7 @@ class SimNode:
                 case events.ReportCalls(generation=generation):
                     self._send(messages.CallReport(generation=generation, ranks=tuple(self._calls())))
                 case events.ServeStore(generation=generation):
-                    self.truth.groups(generation).store_node = self.node_id
+                    self.truth.groups(generation).store_at = self.pid
                     opened = events.StoreServed(generation=generation, port=generation, error="")
                     world.at(world.between(0.005, 0.05), self._handle, opened)
                 case events.DropSnapshots():
@@ -163,7 +182,9 @@ class SimNode:
                             del self.vault[kind, rank]
                 case events.EndNode():
                     self._stop()
-                case events.Configure() | events.NameProcess():
+                case events.NameProcess(process=number, rank=rank, generation=generation):
+                    self._named(number, rank, generation)
+                case events.Configure():
                     pass
                 case events.KillNode():
                     self.die()
@@ -174,6 +195,10 @@ class SimNode:
         deadline_s = self.core.next_deadline_s()
         if deadline_s is not None:
             world.at(max(0.0, deadline_s - world.now_s), self._tick)
+
+    def _named(self, number: int, rank: int | None, generation: int) -> None:
+        if rank is not None:
+            self.truth.roles[self.processes[number].pid] = (self.node_id, rank, generation)
 
     def _calls(self) -> Iterator[messages.RankCalls]:
         """Each step is one collective; a frozen rank has not entered it."""
@@ -203,6 +228,8 @@ class SimNode:
 
     def speak(self, process: SimRank, message: RankMessage) -> None:
         self.world.at(0.001, self._spoken, process, message)
+        if self.world.chance(_AGAIN):
+            self.world.at(self.world.between(0.01, 3.0), self._spoken, process, message)
 
     def _spoken(self, process: SimRank, message: RankMessage) -> None:
         if process.number in self.processes:
@@ -217,17 +244,23 @@ class SimNode:
             self.process_ends(process, exit_code=137, signal=9)
             self.supervisor.peers_notice(process)
 
-    def process_ends(self, process: SimRank, *, exit_code: int, signal: int = 0) -> None:
+    def process_ends(self, process: SimRank, *, exit_code: int, signal: int = 0, error: str = "") -> None:
         process.alive = False
-        self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal)
+        self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal, error)
 
-    def _exited(self, process: SimRank, exit_code: int, signal: int) -> None:
+    def _exited(self, process: SimRank, exit_code: int, signal: int, error: str) -> None:
         if not self.alive:
             return
         step, commit_step = process.step, process.known_commit
         del self.processes[process.number]
         exited = events.ProcessExited(
-            process=process.number, exit_code=exit_code, signal=signal, error="", log_tail="", step=step, commit_step=commit_step
+            process=process.number,
+            exit_code=exit_code,
+            signal=signal,
+            error=error,
+            log_tail="",
+            step=step,
+            commit_step=commit_step,
         )
         self._handle(exited)
 
@@ -277,8 +310,27 @@ class SimNode:
         mine = {process.member.rank for process in self.processes.values() if process.member is not None}
         return tuple(other for other in range(self.truth.world_size(self.core.generation)) if other not in mine and other != rank)
 
-    def other(self, node_id: str) -> "SimNode | None":
-        return self.supervisor.nodes.get(node_id)
+    def other(self, endpoint: Endpoint) -> "SimNode | None":
+        return self.at(endpoint.port)
+
+    def at(self, port: int) -> "SimNode | None":
+        return self.supervisor.agents.get(port)
+
+    def write_checkpoint(self, generation: int, content: int) -> None:
+        """S_k is committed: each node's writer begins to write its part."""
+        every = self.config.checkpoint_every
+        if every and self.truth.steps[content] % every == 0:
+            playing = set(self.truth.groups(generation).playing.values())
+            nodes = [
+                agent for agent in self.supervisor.agents.values() if any(p.pid in playing for p in agent.processes.values())
+            ]
+            self.world.at(self.world.between(0.05, 0.5), self._checkpoint_written, nodes, content)
+
+    def _checkpoint_written(self, nodes: list["SimNode"], content: int) -> None:
+        step, newest = self.truth.steps[content], self.truth.steps.get(self.truth.checkpoint, -1)
+        if all(node.alive for node in nodes) and step > newest:
+            self.truth.checkpoint = content
+            self._send(messages.CheckpointWritten(step=step, path=f"step-{step}", seconds=0.1))
 
     def everyone(self) -> list[SimRank]:
         return self.supervisor.processes()

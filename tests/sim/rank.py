@@ -1,10 +1,11 @@
 """A simulated rank process: the real Member, around it a main thread and a protect thread in virtual time."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 from deadpool.proto import messages
-from deadpool.proto.messages import NO_STEP, RankOrder, Reform, SlotKind, Source, SourceKind
+from deadpool.proto.messages import NO_STEP, Endpoint, RankOrder, Reform, SlotKind, Source, SourceKind
 from deadpool.proto.slots import StateId, slot_to_write
 from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
 
@@ -36,11 +37,13 @@ class SimRank:
         self.pid = pid
         self.alive = True
         self.frozen = False
+        self.raised = False  # an exception is on its way out of its step
         self.member: Member | None = None
         self.content = 0
         self.copied_step = NO_STEP  # the newest state that is sealed in the own vault
         self.steps_done = 0
-        self._holders: tuple[str, ...] = ()
+        self._holders: tuple[Endpoint, ...] = ()
+        self._verified = NO_STEP  # the newest state that was the same everywhere, in this generation
         self._first = NO_STEP  # the state that this generation began with
         self._fence_step = NO_STEP  # the step that waits for its state's copy
         self._protect_step = NO_STEP  # the state that waits for the commit before it
@@ -80,15 +83,18 @@ class SimRank:
 
     def _take_role(self, role: messages.Role) -> None:
         self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted)
-        self._holders = tuple(endpoint.node_id for endpoint in role.placement.holders)
+        self._check_store(role.generation, role.store_port, opened=not role.muted)
+        self._holders = role.placement.holders
         self.node.speak(self, messages.RankJoined(generation=role.generation, rank=role.rank, pid=self.pid))
         self._later(0.1, 1.0, self._constructed)
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Break():
+                case Break() if not self.raised:
                     self._broken()
+                case Break():
+                    pass
                 case Leave():
                     self.node.process_ends(self, exit_code=137, signal=9)
                 case Recover(order=order):
@@ -103,7 +109,7 @@ class SimRank:
         self.world.at(self.world.between(low_s, high_s), self._continue, self._thread, action, arguments)
 
     def _continue(self, thread: int, action: Any, arguments: tuple[Any, ...]) -> None:
-        if self.alive and not self.frozen and thread == self._thread:
+        if self.alive and not self.frozen and not self.raised and thread == self._thread:
             action(*arguments)
 
     # ------------------------------------------------------------ the main thread
@@ -113,18 +119,27 @@ class SimRank:
         if member.phase is Phase.REHEARSE:
             self._act(member.quiesced(clean=True))
             return
-        member.begun(0)
-        self.content = self.truth.first_content(member.running)
+        self.content = self._start_content(member.running)
+        step = self.truth.steps[self.content]
+        member.begun(step)
         if member.phase is Phase.BROKEN:
             self._boundary_broken()
             return
-        self.truth.goes_live(member.running, member.rank, self.pid, self.content, 0)
-        self._go_on(0)
+        self.truth.goes_live(member.running, member.rank, self.pid, self.content, step)
+        self.truth.groups(member.running).unverified.update(range(step, step + 3))
+        self._go_on(step)
+
+    def _start_content(self, generation: int) -> int:
+        """Returns the state that a start begins with: the first rank to ask chooses the newest checkpoint, if there is one."""
+        groups = self.truth.groups(generation)
+        if groups.start is None:
+            groups.start = self.truth.checkpoint
+        return groups.start or self.truth.first_content(generation)
 
     def _go_on(self, step: int) -> None:
         """S_step is in the process, fresh from a start or a restore."""
         self._first, self.copied_step, self._fence_step, self._protect_step = step, NO_STEP, NO_STEP, NO_STEP
-        self._busy = False
+        self._busy, self._verified = False, NO_STEP
         self._protect(step)
         self._step(step)
 
@@ -180,6 +195,21 @@ class SimRank:
             if actions and self.alive:
                 self._broken()
 
+    def speaks_for(self, generation: int) -> bool:
+        return self.member is not None and self.member.running == self.member.generation == generation
+
+    def raises(self) -> None:
+        """An error of the script: its process says so, and exits some time later."""
+        member = self._member()
+        self.raised = True
+        self.node.speak(self, messages.RankRaised(generation=member.running, rank=member.rank, error="an error"))
+        self.world.at(self.world.between(0.05, 4.0), self._exit_with_error)
+        self.node.supervisor.peers_notice(self)
+
+    def _exit_with_error(self) -> None:
+        if self.alive:
+            self.node.process_ends(self, exit_code=1, error=f"an error in process {self.pid}")
+
     def _exit(self) -> None:
         if self.alive:
             self.node.process_ends(self, exit_code=0)
@@ -216,9 +246,45 @@ class SimRank:
         if self._fence_step == sealed.state.step:
             self._fence_step = NO_STEP
             self._fence(sealed.state.step)
-        self._put(sealed, generation, self._holders, member.commit_step)
+        if self.node.config.verify_every and sealed.state.step not in self.truth.groups(generation).unverified:
+            self._show(sealed, generation)
+        else:
+            self._put(sealed, generation, self._holders, member.commit_step)
 
-    def _put(self, sealed: Sealed, generation: int, holders: tuple[str, ...], keep_step: int) -> None:
+    def _show(self, sealed: Sealed, generation: int) -> None:
+        """Tells the others what this rank holds; once all have told, all go on."""
+        shown = self.truth.groups(generation).shown.setdefault(sealed.state.step, {})
+        shown[self._member().rank] = sealed.content
+        if len(shown) == self.truth.world_size(generation):
+            for process in self.node.everyone():
+                if process.member is not None and process.member.running == generation:
+                    self.world.at(self.world.between(0.001, 0.02), process.compared, generation, sealed.state.step, dict(shown))
+
+    def compared(self, generation: int, step: int, shown: dict[int, int]) -> None:
+        """As Protector._verified: an outvoted copy is discarded, and the step before, if it was verified, is what is left."""
+        member = self.member
+        if not self.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+            return
+        sealed = next(each for each in self.node.slots(SlotKind.SNAPSHOT, member.rank) if each and each.state.step == step)
+        before, value = self._verified, Counter(shown.values()).most_common(1)[0][0]
+        wrong = tuple(sorted(rank for rank, content in shown.items() if content != value))
+        discarded = bool(wrong) and before == step - 1
+        if not wrong:
+            self._verified = step
+        if discarded and member.rank in wrong:
+            slots = self.node.slots(SlotKind.SNAPSHOT, member.rank)
+            slots[slots.index(sealed)] = None
+        if wrong and member.rank == min(shown.keys() - set(wrong)):
+            repair = "discarded" if discarded else "none"
+            self.truth.named |= not discarded
+            differs = messages.StateDiffers(
+                generation=generation, rank=member.rank, step=step, ranks=wrong, item="model/x", repair=repair
+            )
+            self.node.speak(self, differs)
+        if not discarded:
+            self._put(sealed, generation, self._holders, member.commit_step)
+
+    def _put(self, sealed: Sealed, generation: int, holders: tuple[Endpoint, ...], keep_step: int) -> None:
         """Sends the replica to each holder in turn; what is on its way arrives, whatever happens to the sender meanwhile."""
         if not holders:
             self._announce(sealed, generation)
@@ -232,7 +298,7 @@ class SimRank:
         self.world.at(self.world.between(0.005, 0.1), self._arrived, holder, index, sealed, generation, holders, keep_step)
 
     def _arrived(
-        self, holder: "SimNode", index: int, sealed: Sealed, generation: int, holders: tuple[str, ...], keep_step: int
+        self, holder: "SimNode", index: int, sealed: Sealed, generation: int, holders: tuple[Endpoint, ...], keep_step: int
     ) -> None:
         if not holder.alive or (not self.alive and self.world.chance(0.5)):
             return
@@ -243,8 +309,9 @@ class SimRank:
             self._put(sealed, generation, holders[1:], keep_step)
 
     def _announce(self, sealed: Sealed, generation: int) -> None:
-        store = self.node.other(self.truth.groups(generation).store_node)
+        store = self.node.at(self.truth.groups(generation).store_at)
         if store is not None and store.alive and self.truth.announce(generation, self._member().rank, sealed.content):
+            self.node.write_checkpoint(generation, sealed.content)
             for process in self.node.everyone():
                 if process.member is not None and process.member.running == generation:
                     process.world.at(self.world.between(0.001, 0.05), process.commit_known, generation, sealed.state.step)
@@ -273,7 +340,10 @@ class SimRank:
         self._thread += 1
         groups = self.truth.groups(order.generation)
         groups.arrived.add(self._member().rank)
-        self._holders = tuple(endpoint.node_id for endpoint in order.placements[0].holders)
+        groups.planned = True
+        groups.unverified.add(order.resume_step + 1)
+        self._check_store(order.generation, order.store_port, opened=True)
+        self._holders = order.placements[0].holders
         self._await_others(order)
 
     def _await_others(self, order: Reform) -> None:
@@ -317,19 +387,23 @@ class SimRank:
                 return self.node.sealed_content(SlotKind.SNAPSHOT, member.rank, state)
             case SourceKind.REPLICA:
                 assert source.endpoint is not None
-                holder = self.node.other(source.endpoint.node_id)
+                holder = self.node.other(source.endpoint)
                 content = None if holder is None else holder.sealed_content(SlotKind.REPLICA, member.rank, state)
                 peers = {self._peer_content(peer, order.resume_step) for peer in source.peers}
-                whole = content is None or peers <= {content, None}
+                whole = content is None or {self.truth.right(each) for each in peers if each} <= {self.truth.right(content)}
                 self.truth.check(whole, f"rank {member.rank}: peers {source.peers} are of another branch")
-                return content if content in peers or not source.peers else None
+                if content is None or content in peers or not source.peers:
+                    return content
+                for each in (content, *filter(None, peers)):
+                    self.truth.cannot_restore(each)
+                return None
             case SourceKind.ELSEWHERE:
                 assert source.endpoint is not None
-                other = self.node.other(source.endpoint.node_id)
+                other = self.node.other(source.endpoint)
                 return None if other is None else other.sealed_content(SlotKind.SNAPSHOT, member.rank, state)
 
     def _peer_content(self, peer: messages.Peer, step: int) -> int | None:
-        node = self.node.other(peer.endpoint.node_id)
+        node = self.node.other(peer.endpoint)
         state = StateId(generation=peer.slot_generation, step=step)
         return None if node is None else node.sealed_content(SlotKind.SNAPSHOT, peer.rank, state)
 
@@ -337,6 +411,10 @@ class SimRank:
         assert self._order is not None
         if self._member().phase is Phase.RESTORE:
             self._act(self._member().recovery_failed(self._order, "reform", "cut short"))
+
+    def _check_store(self, generation: int, port: int, *, opened: bool) -> None:
+        """Each generation has a store of its own; the simulated ones listen on its number."""
+        self.truth.check(port == generation or not opened, f"the groups of generation {generation} are to meet on store {port}")
 
     def _member(self) -> Member:
         assert self.member is not None

@@ -9,7 +9,8 @@ from sim.truth import Truth
 from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Reform, StartRanks, Stopped
+from deadpool.proto.messages import AgentMessage, Assign, Beat, Hello, Order, Reform, StartRanks, Stop, Stopped
+from deadpool.supervisor.claims import Claim, Claims
 from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
@@ -23,13 +24,15 @@ from deadpool.supervisor.silence import Silence
 class SimSupervisor:
     """`past`: everything the core was given, for the replay."""
 
-    def __init__(self, world: World, truth: Truth, config: JobConfig) -> None:
+    def __init__(self, world: World, truth: Truth, config: JobConfig, until: int) -> None:
         self.world = world
         self.truth = truth
         self._ahead_s = 0.0  # of this machine's clock: a successor's may have jumped
-        self._config = config
+        self.config = config
+        self.until = until  # steps of the job
         self.job = Job(config)
-        self.nodes: dict[str, SimNode] = {}
+        self.nodes: dict[str, SimNode] = {}  # the newest life of each
+        self.agents: dict[int, SimNode] = {}  # every life there was, by pid
         self.links: dict[Pipe, Pipe] = {}  # an agent's connection: its way up -> its way down
         self.past: list[tuple[Event | None, float]] = []
         self.exit_code: int | None = None
@@ -39,6 +42,7 @@ class SimSupervisor:
         self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)
         self._streams: dict[str, Pipe] = {}
+        self._claims = Claims()
         self._event_id = 0
         self._alarm_s = 0.0
         self._unwritten = 0  # beats at the end of `past` that the journal does not hold
@@ -54,9 +58,18 @@ class SimSupervisor:
         if up not in self.links or self._is_away(self.receive, node, up, number, message):
             return
         if isinstance(message, Hello):
+            known = self.job.state.roster.nodes.get(node.node_id)
+            claim = self._claims.claim(message, known)
+            if claim is Claim.REFUSED:
+                self._dismiss(up)
+                return
             older = self._streams.get(node.node_id)
             self._streams[node.node_id] = up
-            if older is not None:
+            if claim is Claim.TAKES_OVER and known is not None and known.live:
+                self.truth.lost(node.node_id)
+            if older is not None and claim is Claim.TAKES_OVER:
+                self._dismiss(older)
+            elif older is not None:
                 self.links.pop(older).close()
         if self._streams.get(node.node_id) is not up:
             return
@@ -66,6 +79,11 @@ class SimSupervisor:
         elif isinstance(message, Beat):
             self._steps.heard(message, now_s=self._silence.attended_s(self.now_s))
         self._handle(FromAgent(event_id=self._next_id(), node_id=node.node_id, message=message, number=number))
+
+    def _dismiss(self, up: Pipe) -> None:
+        down = self.links.pop(up)
+        down.send((0, 0, Stop(reason="another agent, started later, is this node", grace_s=0.0)))
+        down.close()
 
     def closed(self, node: SimNode, up: Pipe, reason: str) -> None:
         if up not in self.links or self._is_away(self.closed, node, up, reason):
@@ -129,6 +147,8 @@ class SimSupervisor:
             world.between(0, 3.0) if silent else 0.0
         )  # frozen in the middle of sending, it goes on with that when it wakes up
         for command in commands:  # some of the orders may get out, in order
+            if isinstance(command, SendOrder):
+                self._ordered(command.order)
             if isinstance(command, SendOrder) and command.node_id in self._streams and world.chance(0.5):
                 world.at(late_s, self.links[self._streams[command.node_id]].send, self._numbered(command))
             elif isinstance(command, SendOrder):
@@ -151,7 +171,7 @@ class SimSupervisor:
     def _rise(self) -> None:
         """The next term: from the journal alone."""
         generation, self.is_down, self._unwritten = self._generation, False, 0
-        self.job = Job(self._config)
+        self.job = Job(self.config)
         self._ahead_s += self.world.random.choice([0.0, 0.0, 1.0, 100.0])
         for event, now_s in self.past:
             if event is None:
@@ -161,12 +181,13 @@ class SimSupervisor:
         state, now_s = self.job.state, self.now_s
         self.truth.check(state.generation == generation, f"generation {generation} is {state.generation} after a replay")
         self.exit_code, self.root_cause, self.world.over = state.exit_code, state.root_cause, state.over
-        self._silence = Silence(timeout_s=self._config.heartbeat_timeout_s, now_s=now_s)
-        self._steps = StepWatch(timeout_s=self._config.hang_timeout_s)
+        self._silence = Silence(timeout_s=self.config.heartbeat_timeout_s, now_s=now_s)
+        self._steps = StepWatch(timeout_s=self.config.hang_timeout_s)
         for node in state.roster.live():
             if not node.stopped:
                 self._silence.expect(node.node_id, now_s=now_s, within_s=RETURN_S)
         self._alarm_s = 0.0
+        self._claims = Claims()
         self._start_term()
 
     def _start_term(self) -> None:
@@ -250,8 +271,7 @@ class SimSupervisor:
                 case SendOrder(node_id=node_id, order=order):
                     if isinstance(order, Reform) and order.generation == self.job.state.generation:
                         self._check_plan(order)
-                    if isinstance(order, StartRanks):
-                        self.truth.resized(order.generation, order.world_size)
+                    self._ordered(order)
                     up = self._streams.get(node_id)
                     if up is not None:
                         self.links[up].send(self._numbered(command))
@@ -260,14 +280,33 @@ class SimSupervisor:
                 case Quit():
                     self.world.over = True
                 case Note():
-                    self.truth.log.append(
-                        f"{self.world.now_s:9.3f} {command.cause}: g{command.generation} {command.event} {command.fields}"
-                    )
+                    self._noted(command)
                 case Answer():
                     pass
                 case _:
                     raise AssertionError(command)
         self._check_placement()
+
+    def _ordered(self, order: Order) -> None:
+        if isinstance(order, StartRanks):
+            self.truth.resized(order.generation, order.world_size)
+        if isinstance(order, StartRanks | Assign):
+            for placement in order.placements:
+                self.truth.orders(placement.rank, order.generation)
+
+    def _noted(self, note: Note) -> None:
+        fields: dict[str, Any] = dict(note.fields)
+        self.truth.log.append(f"{self.world.now_s:9.3f} {note.cause}: g{note.generation} {note.event} {fields}")
+        match note.event:
+            case "recovered":
+                self.truth.recovered(note.generation, self.until)
+            case "failure" if "nobody died" in fields["cause"]:
+                raised = [each for each in self.processes() if each.raised and each.speaks_for(note.generation)]
+                self.truth.check(not raised, f"a hiccup is acted on, although an error was told of: {raised}")
+            case "rank_exited":
+                self.truth.exited(fields["rank"], fields["node"], fields["pid"])
+            case _:
+                pass
 
     def _numbered(self, command: SendOrder) -> tuple[int, int, Order]:
         """Whichever supervisor sends it, an order to the same agent with the same number is the same order."""
@@ -293,6 +332,10 @@ class SimSupervisor:
         self.truth.check(len(seated) == len(set(seated)), f"a node has two seats: {roster.seats}")
         wrong = [seat for seat in seated if roster.nodes[seat].role is not Role.MEMBER]
         self.truth.check(not wrong, f"{wrong} have seats, and are no members: {roster.nodes}")
+        for rank in roster.ranks:
+            role = self.truth.roles.get(rank.pid)
+            known = not rank.pid or (role is not None and role[:2] == (rank.node_id, rank.rank))
+            self.truth.check(known, f"pid {rank.pid} is {role}, not rank {rank.rank} on {rank.node_id}")
 
     def _next_id(self) -> int:
         self._event_id += 1
@@ -301,7 +344,7 @@ class SimSupervisor:
     # ------------------------------------------------------------ the neighbourhood
 
     def processes(self) -> list[SimRank]:
-        return [process for node in self.nodes.values() if node.alive for process in node.processes.values() if process.alive]
+        return [process for node in self.agents.values() if node.alive for process in node.processes.values() if process.alive]
 
     def peers_notice(self, dead: SimRank) -> None:
         """Some of the ranks that talked to a dead process see their connection break, others just wait."""

@@ -10,7 +10,12 @@ class Groups:
     """One generation's groups and store, as its ranks see them."""
 
     generation: int
-    store_node: str = ""
+    store_at: int = 0  # port of the agent that serves the store
+    planned: bool = False  # it goes on from a state, it does not start afresh
+    start: int | None = None  # content of the checkpoint that its ranks agreed on at a start
+    shown: dict[int, dict[int, int]] = field(default_factory=dict)  # step -> rank -> content, for verification
+    unverified: set[int] = field(default_factory=set)  # steps at which the ranks compare nothing
+    wrong_from: int | None = None  # the step from which on all of its ranks compute with a flipped bit
     arrived: set[int] = field(default_factory=set)  # at the rendezvous of reform
     announced: dict[int, set[int]] = field(default_factory=dict)  # step -> ranks that have it sealed and acknowledged
     playing: dict[int, int] = field(default_factory=dict)  # rank -> pid of the process that went live
@@ -31,6 +36,12 @@ class Truth:
         self.losses: dict[str, int] = {}  # node whose vault was lost or out of reach -> the generation then; commits clear it
         self.excused = False  # two vaults were lost together: a commit may have been lost with them
         self.void_before = 0  # generations that the supervisor gave up before it knew of any hook: they commit nothing
+        self.roles: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, generation of the order that made it so
+        self.ordered: dict[int, int] = {}  # rank -> generation of the newest order for a process of it
+        self.checkpoint = 0  # content of the newest complete checkpoint
+        self.wrong: dict[int, int] = {}  # content with a flipped bit in its history -> what it should be
+        self.unfit = False  # a rank cannot be restored for that
+        self.named = False  # the ranks have told of the flipped bit that they hold
         self.log: list[str] = []
 
     def groups(self, generation: int) -> Groups:
@@ -52,11 +63,36 @@ class Truth:
         return content
 
     def next_content(self, content: int, generation: int) -> int:
-        """Returns the content of the next state, stepped to in that generation."""
-        following = hash((content, generation)) | 1
-        self.parents[following] = content
+        """Returns the content of the next state, stepped to in that generation.
+
+        Gradients are summed: once one rank's state is wrong, that of all others will be, in another way than its own.
+        """
+        wrong_from = self.groups(generation).wrong_from
+        following = self._following(content, self.right(content), generation, wrong=False)
+        if content in self.wrong or (wrong_from is not None and self.steps[content] >= wrong_from):
+            right = following
+            following = self._following(content, right, generation, wrong=True)
+            self.wrong[following] = right
+        return following
+
+    def _following(self, content: int, right: int, generation: int, *, wrong: bool) -> int:
+        following = hash((content, right, generation, "wrong") if wrong else (right, generation)) | 1
+        self.parents[following] = content if wrong else right
         self.steps[following] = self.steps[content] + 1
         return following
+
+    def right(self, content: int) -> int:
+        """Returns what the content would be without any flipped bit."""
+        return self.wrong.get(content, content)
+
+    def flip(self, content: int, generation: int) -> int:
+        """A bit of one rank's state flips while it runs in that generation; returns its content now."""
+        flipped = hash((content, "flipped")) | 1
+        self.parents[flipped], self.steps[flipped] = self.parents.get(content, 0), self.steps[content]
+        self.wrong[flipped] = self.right(content)
+        groups = self.groups(generation)
+        groups.wrong_from = max(self.steps[content], *groups.steps.values())
+        return flipped
 
     def world_size(self, generation: int) -> int:
         return self._sizes[max(since for since in self._sizes if since <= generation)]
@@ -65,6 +101,7 @@ class Truth:
         self._sizes[generation] = world_size
 
     def descends(self, content: int, ancestor: int) -> bool:
+        content, ancestor = self.right(content), self.right(ancestor)
         while content and content != ancestor:
             content = self.parents.get(content, 0)
         return content == ancestor
@@ -85,6 +122,8 @@ class Truth:
             return False
         if generation < self.void_before:
             return True
+        unseen = content in self.wrong and step not in self.groups(generation).unverified and not self.named
+        self.check(not unseen, f"S_{step} is committed with a flipped bit, and nobody has said so")
         if not self.committed or self.steps[self.committed] < step:
             self.committed = content
         self.losses = {node: at for node, at in self.losses.items() if at >= generation}
@@ -96,9 +135,11 @@ class Truth:
         self.check(groups.playing.setdefault(rank, pid) == pid, f"rank {rank} is played twice in generation {generation}")
         self.check(self.steps[content] == step, f"rank {rank} resumed from S_{self.steps[content]}, the plan says {step}")
         groups.resumed[rank] = content
-        contents = set(groups.resumed.values())
+        contents = {self.right(each) for each in groups.resumed.values()}
         self.check(len(contents) == 1, f"generation {generation} resumes from different states: {groups.resumed}")
         groups.steps[rank] = step
+        if content in self.wrong:
+            groups.wrong_from = step
         if generation < max(self.generations):
             return  # on a node that was cut off and does not know yet; nobody is with it
         kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start afresh gives S_0 as well
@@ -114,6 +155,32 @@ class Truth:
         steps[rank] = step
         apart = step - min(steps.values())
         self.check(apart <= 2, f"rank {rank} has completed S_{step} in generation {generation}, others are at {steps}")
+
+    def orders(self, rank: int, generation: int) -> None:
+        """The supervisor orders a process for this rank."""
+        self.ordered[rank] = max(generation, self.ordered.get(rank, 0))
+
+    def cannot_restore(self, content: int) -> None:
+        """A replica was made of a state with a flipped bit, and does not fit its peers' copies: nothing can be made of both."""
+        self.unfit |= content in self.wrong
+
+    def recovered(self, generation: int, until: int) -> None:
+        """The supervisor says that every rank has made a step in this generation, or had none left to make."""
+        groups = self.groups(generation)
+        for rank in range(self.world_size(generation)) if groups.planned else ():
+            resumed = groups.resumed.get(rank)
+            moved = resumed is not None and (groups.steps[rank] > self.steps[resumed] or groups.steps[rank] >= until)
+            self.check(moved, f"generation {generation} is called recovered, rank {rank} has not made a step")
+
+    def exited(self, rank: int, node_id: str, pid: int) -> None:
+        """The supervisor takes the end of this process for the end of the one that plays the rank. Pid 0: it was never forked."""
+        if not pid:
+            return
+        role = self.roles.get(pid)
+        self.check(role is not None and role[:2] == (node_id, rank), f"pid {pid} is {role}, not rank {rank} on {node_id}")
+        assert role is not None
+        ordered = self.ordered[rank]
+        self.check(role[2] >= ordered, f"pid {pid} played rank {rank} from generation {role[2]} on, replaced in {ordered}")
 
     def _commit_step(self) -> int:
         return self.steps.get(self.committed, NO_STEP)

@@ -81,10 +81,13 @@ def orders(scene: Scene, since: int) -> list[tuple[int, type]]:
     return [(each.number, type(each.order)) for each in scene.commands[since:] if isinstance(each, SendOrder)]
 
 
-def back(scene: Scene, node: int, *, obeyed: int, generation: int = 1) -> list[tuple[int, type]]:
-    host, port, pid, incarnation = scene.state.roster.nodes[f"node{node}"].session.life
+def back(scene: Scene, node: int, *, obeyed: int, generation: int = 1, conversation: int | None = None) -> list[tuple[int, type]]:
+    """`conversation`: that the agent believes to be in; None: it is in the newest."""
+    session = scene.state.roster.nodes[f"node{node}"].session
+    host, port, pid, incarnation = session.life
     hello = replace(HELLO, node_id=f"node{node}", hint=node, host=host, port=port, pid=pid, incarnation=incarnation)
-    hello = replace(hello, generation=generation, obeyed=obeyed)
+    conversation = session.conversation if conversation is None else conversation
+    hello = replace(hello, generation=generation, obeyed=obeyed, conversation=conversation)
     since = len(scene.commands)
     scene.say(node, hello)
     return orders(scene, since)
@@ -130,6 +133,29 @@ def test_a_journal_that_is_behind_the_job_ends_it() -> None:
     assert ended[-1][1] is Stop
     assert scene.end().exit_code == 1
     assert "the journal is behind the job: node0 has obeyed order 99 of generation 3" in scene.end().root_cause
+
+
+def test_a_welcome_that_was_lost_with_its_supervisor_is_said_again() -> None:
+    """The node was given up and has come back; its agent has not heard so yet, and counts in the conversation of before."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    before = scene.state.roster.nodes["node1"].session.conversation
+    scene.lose(1)
+    first = back(scene, 1, obeyed=2, conversation=before)
+    assert first[0] == (0, Welcome)
+    again = back(scene, 1, obeyed=2, conversation=before)
+    assert again == first
+    welcome = next(each.order for each in scene.commands[::-1] if isinstance(each, SendOrder) and isinstance(each.order, Welcome))
+    assert isinstance(welcome, Welcome)
+    assert (welcome.resumed, welcome.generation) == (False, 2)  # newer than what it runs: its ranks end
+    assert scene.state.generation == 2
+
+
+def test_an_agent_that_was_never_welcomed_goes_on() -> None:
+    scene = Scene()
+    scene.hello(0)
+    assert back(scene, 0, obeyed=0, generation=0, conversation=0) == [(0, Welcome)]
+    assert len(scene.state.roster.nodes) == 1
 
 
 def test_another_agent_of_the_node_is_not_the_one_that_was_there() -> None:

@@ -242,6 +242,33 @@ def test_broken_collective_waits_for_a_root_cause() -> None:
     assert scene.state.story.first.node == "node1"
 
 
+def test_an_error_on_its_way_out_is_waited_for() -> None:
+    """The process that it ends takes its time; its peers see their connections break before."""
+    scene = Scene(hiccup_grace_s=0.5)
+    scene.start(commit_step=4)
+    scene.say(1, messages.RankRaised(generation=1, rank=2, error="RuntimeError: no"))
+    scene.say(0, messages.RankBroken(generation=1, rank=0, error="connection closed by peer"))
+    scene.wait(5.0)
+    assert scene.state.generation == 1
+    scene.say(
+        1, messages.RankExited(generation=1, rank=2, pid=scene.state.roster.ranks[2].pid, exit_code=1, error="RuntimeError: no")
+    )
+    assert scene.state.generation == 2
+    assert scene.state.story is not None
+    assert scene.state.story.causes == ["rank 2 on node1 failed: exit code 1"]
+
+
+def test_an_error_that_the_script_has_caught_does_not_hold_the_job_up_for_ever() -> None:
+    scene = Scene(hiccup_grace_s=0.5)
+    scene.start(commit_step=4)
+    scene.say(0, messages.RankBroken(generation=1, rank=0, error="connection closed by peer"))
+    scene.say(1, messages.RankRaised(generation=1, rank=2, error="RuntimeError: no"))
+    scene.wait(9.9)
+    assert scene.state.generation == 1
+    scene.wait(0.2)
+    assert scene.state.generation == 2
+
+
 def test_broken_collective_without_a_death_re_forms_the_same_members() -> None:
     scene = Scene(hiccup_grace_s=0.5)
     scene.start(commit_step=4)

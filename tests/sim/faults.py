@@ -1,0 +1,176 @@
+"""What befalls a simulated job. Each fault is a method without arguments that strikes now, at something chosen at random."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sim.node import SimNode
+from sim.rank import SimRank
+from sim.supervisor import SimSupervisor
+
+from deadpool.proto.messages import Reading
+from deadpool.trainer_hooks.member import Phase
+
+SICK = Reading(name="gpu_ecc_uncorrected", value=1.0)
+
+
+class Faults:
+    def __init__(self, supervisor: SimSupervisor) -> None:
+        self.supervisor = supervisor
+        self.world = supervisor.world
+        self.truth = supervisor.truth
+
+    def all(self) -> list[Callable[[], None]]:
+        """Returns the faults, those that should come more often more than once."""
+        return [
+            self._kill_rank,
+            self._kill_rank,
+            self._kill_node,
+            self._cut,
+            self._drop,
+            self._hiccup,
+            self._raise,
+            self._freeze,
+            self._suspend,
+            self._corrupt,
+            self._kill_supervisor,
+            self._kill_supervisor,
+            self._twin,
+            self._sicken,
+            self._flip,
+            self._drain,
+        ]
+
+    def boot(self, index: int) -> None:
+        """A node's agent is started, whatever there is of its name."""
+        node = SimNode(self.supervisor, index)
+        self.supervisor.nodes[node.node_id] = node
+        node.connect()
+
+    # ------------------------------------------------------------ processes
+
+    def _kill_rank(self) -> None:
+        process = self._any_process()
+        if process is not None:
+            self._log(f"kill pid {process.pid} on {process.node.node_id}")
+            process.node.process_dies(process.number)
+
+    def _hiccup(self) -> None:
+        process = self._any_process(playing=True)
+        if process is not None and process.member is not None:
+            self._log(f"a collective fails on rank {process.member.rank}")
+            process.collective_fails(process.member.generation)
+
+    def _raise(self) -> None:
+        """Before any commit an error would rightly end the job."""
+        process = self._any_process(playing=True)
+        if process is None or process.member is None or process.member.phase is not Phase.RUN or process.known_commit < 0:
+            return
+        self._log(f"an error in rank {process.member.rank}, pid {process.pid} on {process.node.node_id}")
+        process.raises()
+
+    def _freeze(self) -> None:
+        process = self._any_process()
+        if process is not None:
+            self._log(f"freeze pid {process.pid} on {process.node.node_id}")
+            process.frozen = True
+            if self.world.chance(0.5):  # else it is found by the steps that do not advance
+                self.world.at(1.0, self._peers_time_out, process)
+
+    def _peers_time_out(self, frozen: SimRank) -> None:
+        """Sooner or later a collective that waits for the frozen rank fails."""
+        if frozen.alive and frozen.node.alive and not self.world.over:
+            self.supervisor.peers_notice(frozen)
+            self.world.at(2.0, self._peers_time_out, frozen)
+
+    def _flip(self) -> None:
+        """A bit of one rank's state flips. Where two hold it, or nobody compares, nobody can know."""
+        process = self._any_process(playing=True)
+        if process is None or process.member is None or process.member.phase is not Phase.RUN or process.step < 0:
+            return
+        generation = process.member.running
+        compared = self.supervisor.config.verify_every and self.truth.world_size(generation) > 2
+        if compared and self.truth.groups(generation).wrong_from is None:
+            self._log(f"a bit flips in rank {process.member.rank}, at S_{process.step}")
+            process.content = self.truth.flip(process.content, generation)
+
+    # ------------------------------------------------------------ nodes
+
+    def _kill_node(self) -> None:
+        for node in self._any_node(alive=True):
+            self._log(f"kill {node.node_id}")
+            self._die(node, self.world.between(0.2, 20.0))
+
+    def _die(self, node: SimNode, away_s: float) -> None:
+        if node.alive and not self.supervisor.job.state.over:
+            node.die()
+            self.world.at(away_s, self.boot, node.index)
+
+    def _cut(self) -> None:
+        seconds = self.world.between(0.1, 8.0)
+        for node in self._any_node():
+            self._log(f"cut {node.node_id} off for {seconds:.1f} s")
+            node.cut(seconds)
+
+    def _drop(self) -> None:
+        for node in self._any_node():
+            self._log(f"drop {node.node_id}'s connection")
+            node.drop_connection()
+
+    def _twin(self) -> None:
+        """A second agent of the same name is started while the first one lives."""
+        for node in self._any_node(alive=True):
+            self._log(f"another {node.node_id} is started")
+            self.boot(node.index)
+
+    def _sicken(self) -> None:
+        """The node's readings go bad; some seconds later it is repaired, which takes its memory away."""
+        for node in self._any_node(alive=True):
+            self._log(f"{node.node_id} is not well")
+            node.readings = (SICK,)
+            self.world.at(self.world.between(1.0, 10.0), self._die, node, 0.5)
+
+    def _corrupt(self) -> None:
+        """Every copy of one rank's state in one vault goes bad: as if that vault were lost, should it be needed."""
+        for node in self._any_node(alive=True):
+            held = [slots for slots in node.vault.values() if any(slots)]
+            if held:
+                slots = self.world.random.choice(held)
+                self._log(f"corrupt {slots} on {node.node_id}")
+                slots[:] = [replace(slot, bad=True) if slot is not None else None for slot in slots]
+                self.truth.lost(node.node_id)
+
+    def _drain(self) -> None:
+        """A node is to be freed, or may be used again; after a while all may, so that no job waits for ever."""
+        for node in self._any_node():
+            undo = self.world.chance(0.3)
+            self._log(f"{'undo the drain of' if undo else 'drain'} {node.node_id}")
+            self.supervisor.drain(node.node_id, undo=undo)
+            self.world.at(self.world.between(0.5, 20.0), self._undo_drain, node.node_id)
+
+    def _undo_drain(self, node_id: str) -> None:
+        self.supervisor.drain(node_id, undo=True)
+
+    # ------------------------------------------------------------ the supervisor
+
+    def _suspend(self) -> None:
+        seconds = self.world.between(0.5, 10.0)
+        self._log(f"suspend the supervisor for {seconds:.1f} s")
+        self.supervisor.suspend(seconds)
+
+    def _kill_supervisor(self) -> None:
+        self._log("kill the supervisor")
+        self.supervisor.kill()
+
+    # ------------------------------------------------------------ who it hits
+
+    def _any_process(self, *, playing: bool = False) -> SimRank | None:
+        processes = [each for each in self.supervisor.processes() if each.member is not None or not playing]
+        return self.world.random.choice(processes) if processes else None
+
+    def _any_node(self, *, alive: bool = False) -> list[SimNode]:
+        """Returns one node, none when there is none (yet)."""
+        nodes = [node for node in self.supervisor.nodes.values() if node.alive or not alive]
+        return [self.world.random.choice(nodes)] if nodes else []
+
+    def _log(self, text: str) -> None:
+        self.truth.log.append(f"{self.world.now_s:9.3f} ---- {text}")
