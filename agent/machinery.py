@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 
 from deadpool.agent.checkpoints import Checkpoints
@@ -51,6 +52,7 @@ class Machinery:
                 )
                 for rank, head in self.heads(core).items()
             ),
+            wall_s=time.time(),
             cpu_share=health.cpu_share,
             memory_share=health.memory_share,
             shm_free_bytes=health.shm_free_bytes,

@@ -31,6 +31,7 @@ OF_THE_LAUNCHER = (
     "requeue",
     "interface",
     "slurm_poll",
+    "preflight",
 )  # parameters that say nothing of the job
 
 
@@ -70,6 +71,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--interface", metavar="NAME", help="The network interface by which nodes reach each other.")
 @click.option("--slurm-poll", type=click.FloatRange(min=0, min_open=True), default=30.0, hidden=True,
               help="Seconds between two questions to Slurm about the nodes.")  # fmt: skip
+@click.option("--preflight", is_flag=True, help="First look for what would trouble the job here (deadpool doctor).")
 @click.option("--netns", is_flag=True, help="A network namespace for each node, so that it can be cut off; needs root.")
 @click.option("-m", "--module", is_flag=True, envvar="PET_MODULE", help="SCRIPT is a module's name, as for python -m.")
 @click.option("--no-python", is_flag=True, envvar="PET_NO_PYTHON", help="SCRIPT is a program, not a Python file.")
@@ -90,6 +92,7 @@ def launch(
     requeue: bool,
     interface: str | None,
     slurm_poll: float,
+    preflight: bool,
     summary_json: Path | None,
     port: int | None,
     **options: Any,
@@ -118,9 +121,13 @@ def launch(
     from deadpool.cli.slurm import AllocationNodes, put_back
     from deadpool.cli.standalone import StandaloneNodes
 
-    children = Children()
     for remark in remarks:
         say(remark)
+    if preflight:
+        from deadpool.cli import doctor
+
+        doctor.preflight(config, port=port, interface=interface, say=say)
+    children = Children()
     with job_folder(config) as folder:
         say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
         nodes: Nodes

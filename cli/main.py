@@ -5,11 +5,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from deadpool.cli.exits import guarded, say
 from deadpool.cli.folders import find_job, is_running
+from deadpool.cli.values import host_names, size
 from deadpool.proto.errors import ConfigError, DeadpoolError
 from deadpool.proto.faults import FAULTS
 from deadpool.proto.messages import NO_STEP
@@ -151,6 +153,52 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
             say(f"{node} may have ranks again")
             return
         say(drain_node(job, node, reason, pause=lambda: time.sleep(_LOGS_POLL_S)))
+
+
+@commands.command()
+@job_option
+@json_option
+@click.option("--hosts", type=host_names, metavar="A,B,...", help="Look at these machines as well, over ssh.")
+@click.option("--interface", metavar="NAME", help="The network interface by which nodes are to reach each other.")
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="The job that is meant: its nodes.")
+@click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, show_default=True, help="Its ranks on each.")
+@click.option("--replicas", type=click.IntRange(min=0), default=1, show_default=True, help="Copies of each unique shard.")
+@click.option("--state-size", type=size, default="0", metavar="SIZE", help="One rank's parameters and optimizer, as 12G.")
+@click.option("--unique-size", type=size, metavar="SIZE", help="What of it no other rank holds.  [default: all]")
+@click.option("--checkpoints", is_flag=True, help="It writes persistent checkpoints.")
+@click.option("--port", type=click.IntRange(1, 65535), default=None, help="The supervisor's.")
+@click.option("--python", default=sys.executable, help="The ranks' interpreter.  [default: this one]")
+def doctor(
+    job_id: str | None, as_text: bool, hosts: tuple[str, ...], interface: str | None, nnodes: int, python: str, **plan: Any
+) -> int:
+    """Look for what would trouble a job: memory, limits, ports, clocks, network, GPUs, MPI, Slurm. Exit code 1 when one fails.
+
+    It looks at this machine, at --hosts, and with --job at the nodes of a running job.
+    """
+    from deadpool.cli import checks, client, doctor, tables
+
+    unique = plan["state_size"] if plan["unique_size"] is None else plan["unique_size"]
+    meant = checks.Plan(
+        world_size=nnodes * plan["nproc_per_node"],
+        nproc_per_node=plan["nproc_per_node"],
+        replicas=plan["replicas"],
+        state_bytes=plan["state_size"],
+        unique_bytes=unique,
+        checkpoints=plan["checkpoints"],
+        port=plan["port"] or 0,
+    )
+    running = None
+    if job_id is not None:
+        with client.connected(find_job(job_id)) as job:
+            running = job.status()
+    findings = doctor.examine(meant, python=python, interface=interface, hosts=hosts, job=running)
+    if as_text:
+        click.echo(json.dumps(doctor.as_json(findings)))
+    else:
+        from rich.console import Console
+
+        Console().print(tables.findings_view(findings))
+    return 1 if doctor.failed(findings) else 0
 
 
 @commands.command()

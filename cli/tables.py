@@ -1,5 +1,6 @@
 """What `deadpool status` and `deadpool events` show a person, and the same as JSON."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -7,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deadpool.cli.checks import Finding, Level
 from deadpool.proto.convert import to_plain
 from deadpool.proto.messages import NO_STEP, JobStatus, NodeStatus, RecoveryRecord
 
@@ -31,6 +33,20 @@ def status_view(status: JobStatus) -> RenderableType:
     if status.recoveries:
         parts.append(_recoveries(status.recoveries[-_RECOVERIES_SHOWN:]))
     return Group(*parts)
+
+
+def findings_view(findings: Sequence[Finding]) -> Table:
+    """Returns what the doctor has found, a row each."""
+    colours = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+    table = Table("", "check", box=box.SIMPLE_HEAD)
+    if any(each.node for each in findings):
+        table.add_column("node")
+    table.add_column("found")
+    table.add_column("what to do")
+    for each in findings:
+        node = [each.node] if any(every.node for every in findings) else []
+        table.add_row(Text(each.level, style=colours[each.level]), each.check, *node, each.found, each.advice)
+    return table
 
 
 def event_line(event: dict[str, Any]) -> Text:

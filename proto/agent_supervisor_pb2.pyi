@@ -132,7 +132,7 @@ class RankProgress(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed")
+    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class Beat(_message.Message):
     STANDINS_READY_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
     OBEYED_FIELD_NUMBER: _ClassVar[int]
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
     generation: int
     ranks: _containers.RepeatedCompositeFieldContainer[RankProgress]
     cpu_share: float
@@ -149,7 +150,8 @@ class Beat(_message.Message):
     standins_ready: int
     readings: _containers.RepeatedCompositeFieldContainer[Reading]
     obeyed: int
-    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ...) -> None: ...
+    wall_s: float
+    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ..., wall_s: _Optional[float] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("name", "value")

@@ -138,6 +138,7 @@ class Beat:
     standins_ready: int = 0  # processes waiting in join() for a rank
     readings: tuple[Reading, ...] = ()
     obeyed: int = 0  # as in Hello
+    wall_s: float = 0.0  # what this machine's calendar clock said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -655,6 +656,7 @@ class NodeStatus:
     standins_ready: int
     ranks: tuple[RankStatus, ...] = ()
     troubles: tuple[str, ...] = ()  # what the node runs out of
+    clock_ahead_s: float = 0.0  # its calendar clock, of the supervisor's machine's; the way of the beat makes it a little less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

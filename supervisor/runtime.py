@@ -179,7 +179,7 @@ class Runtime:
         if isinstance(event, FromAgent):
             self._silence.heard(event.node_id, now_s=now_s)
             if isinstance(event.message, Beat):
-                self.pulse.heard(event.node_id, event.message, now_s=now_s)
+                self.pulse.heard(event.node_id, event.message, now_s=now_s, wall_s=time.time())
                 self._steps.heard(event.message, now_s=self._silence.attended_s(now_s))
             elif isinstance(event.message, Stopped):
                 self._silence.forget(event.node_id)

@@ -17,10 +17,14 @@ class Pulse:
 
     beats: dict[str, tuple[Beat, float]] = field(default_factory=dict)
     stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
+    clocks_ahead_s: dict[str, float] = field(default_factory=dict)
     _steps: deque[tuple[float, int]] = field(default_factory=deque)  # (time, newest step of any rank)
 
-    def heard(self, node_id: str, beat: Beat, *, now_s: float) -> None:
+    def heard(self, node_id: str, beat: Beat, *, now_s: float, wall_s: float = 0.0) -> None:
+        """`wall_s`: what our own calendar clock says; 0 for a beat of the past."""
         self.beats[node_id] = (beat, now_s)
+        if wall_s and beat.wall_s:
+            self.clocks_ahead_s[node_id] = beat.wall_s - wall_s
         for progress in beat.ranks:
             self.stalls_s[progress.rank, progress.pid] = progress.exposed_stall_s
         step = max((progress.step for progress in beat.ranks), default=NO_STEP)
@@ -83,6 +87,7 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> Nod
         standins_ready=beat.standins_ready,
         ranks=tuple(ranks),
         troubles=tuple(node.troubles.values()),
+        clock_ahead_s=pulse.clocks_ahead_s.get(node.node_id, 0.0),
     )
 
 
