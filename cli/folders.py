@@ -17,7 +17,7 @@ from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.errors import ConfigError, UnavailableError
 from deadpool.proto.job_dir import is_held, jobs_dir, locked_folder, runtime_folder
 from deadpool.proto.secret import make_token, read_private, write_private
-from deadpool.proto.terms import newest_endpoint
+from deadpool.proto.terms import newest_endpoint, read_outcome
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without the final zero
@@ -88,4 +88,6 @@ def read_endpoint(folder: Path) -> Endpoint:
 
 def is_running(folder: Path) -> bool:
     """Returns whether the job's launcher lives."""
-    return is_held(folder) or (not (folder / "lock").exists() and (folder / "token").exists())
+    if (folder / "lock").exists():
+        return is_held(folder)
+    return (folder / "token").exists() and read_outcome(folder) is None

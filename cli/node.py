@@ -38,7 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="deadpool-node", description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the folder that the job's machines share")
     parser.add_argument("--slurm", action="store_true", help="a task of the job's step: node, index and address from there")
-    parser.add_argument("--launcher", default="", metavar="NODE", help="the node of the launcher, if it is on one of Slurm's")
+    parser.add_argument(
+        "--launcher", metavar="NODE", help="where the launcher is: it has started this task ('': on none of Slurm's nodes)"
+    )
     parser.add_argument("--interface", help="the network interface whose address others reach")
     parser.add_argument("--node-id", default="", help="the node's name")
     arguments, for_agent = parser.parse_known_args()
@@ -58,7 +60,9 @@ def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
         task = task_of(os.environ)
         node_id = task.node
         host = interface_address(arguments.interface) if arguments.interface else own_address(task.launched_from)
-        own = ["--hint", str(task.number), "--host", host]
+        own = ["--host", host]
+        if arguments.launcher is not None:  # else a node of another allocation: it takes a free index
+            own += ["--hint", str(task.number)]
     job_id = json.loads(read_shared(arguments.shared, _SHARED_S)[1])["job_id"]
     children = Children()
     with _woken(children) as wait:

@@ -20,13 +20,18 @@ os.environ.pop("PYTHONSAFEPATH", None)  # is for the tests' own imports; scripts
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests with real processes are e2e, and whole jobs get more time: the machine may be busy. `long` ones run when named."""
+    """Tests with real processes are e2e, and whole jobs get more time: the machine may be busy.
+
+    Those marked `long` run when named, those under tests/slurm also with -m slurm.
+    """
     for item in items:
         if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT_S))
         if "shell" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
-    if "long" not in config.option.markexpr:
+        if "slurm" in item.path.parts:
+            item.add_marker(pytest.mark.slurm)
+    if not {"long", "slurm"} & set(config.option.markexpr.split()):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
@@ -39,7 +44,7 @@ def leaves_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     Processes are known by a variable in the environment that they inherit; files of a job that runs beside (its vault is
     locked) are not this test's.
     """
-    if not {"shell", "e2e"} & set(request.path.parts):
+    if not {"shell", "e2e", "slurm"} & set(request.path.parts):
         yield
         return
     tag = f"{os.getpid()}-{next(_numbers)}"
