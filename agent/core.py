@@ -179,6 +179,10 @@ class NodeCore:
             case messages.Release(generation=generation):
                 self.generation = generation
                 yield from (Tell(process=each.number, order=order) for each in self.ranks().values() if each.registered)
+            case messages.WriteCheckpoint():
+                first = self.ranks().get(0)
+                if first is not None and first.registered:
+                    yield Tell(process=first.number, order=order)
             case messages.Inject():
                 self._note_injection(order)
             case messages.InjectionAck(injection_id=injection_id):

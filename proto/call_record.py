@@ -6,6 +6,7 @@ group writes its number, name and time on entry and on completion: a hang names 
 """
 
 import mmap
+import os
 import struct
 import time
 from dataclasses import dataclass
@@ -53,10 +54,7 @@ class CallRecord:
 
     def __init__(self, path: Path, *, create: bool) -> None:
         if create:
-            path.unlink(missing_ok=True)
-            with path.open("xb") as file:
-                file.truncate(RECORD_BYTES)
-            path.chmod(0o600)
+            _make(path)
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), RECORD_BYTES)
         self._rows = 0
@@ -116,3 +114,23 @@ class CallRecord:
 
     def close(self) -> None:
         self._map.close()
+
+
+def _make(path: Path) -> None:
+    """Makes the file anew, with its memory taken now: a write to the mapping cannot ask for it.
+
+    Where there is no room, the file of the process before is used again. OSError when there is none.
+    """
+    unborn = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, RECORD_BYTES)
+        unborn.rename(path)
+    except OSError:
+        unborn.unlink()
+        if not path.exists() or path.stat().st_size != RECORD_BYTES:
+            raise
+        with path.open("r+b") as file:  # its readers have it mapped: it must not become shorter
+            file.write(bytes(RECORD_BYTES))
+    finally:
+        os.close(fd)

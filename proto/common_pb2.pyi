@@ -230,6 +230,12 @@ class Release(_message.Message):
     generation: int
     def __init__(self, generation: _Optional[int] = ...) -> None: ...
 
+class WriteCheckpoint(_message.Message):
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
 class ProtectionChanged(_message.Message):
     __slots__ = ("generation", "rank", "step", "reason")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -243,17 +249,19 @@ class ProtectionChanged(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StateDiffers(_message.Message):
-    __slots__ = ("generation", "rank", "step", "ranks", "item", "repair")
+    __slots__ = ("generation", "rank", "step", "ranks", "item", "repair", "good_step")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     ITEM_FIELD_NUMBER: _ClassVar[int]
     REPAIR_FIELD_NUMBER: _ClassVar[int]
+    GOOD_STEP_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     step: int
     ranks: _containers.RepeatedScalarFieldContainer[int]
     item: str
     repair: str
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., item: _Optional[str] = ..., repair: _Optional[str] = ...) -> None: ...
+    good_step: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., item: _Optional[str] = ..., repair: _Optional[str] = ..., good_step: _Optional[int] = ...) -> None: ...

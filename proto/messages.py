@@ -373,8 +373,8 @@ class StateDiffers:
     """Replicated state is not the same on all its holders: silent corruption.
 
     `ranks`: those that hold something else than the majority; where there is none, all whose copies contradict each other.
-    `repair`: "discarded" (S_step is not committed, the job goes back to the step before, which was verified) or "none" (nobody
-    can tell who is right, or since when).
+    `repair`: "discarded" (S_step is not committed, the job goes back to S_good_step, which was the same everywhere and which
+    every vault has kept) or "none" (nobody can tell who is right, or since when).
     """
 
     generation: int
@@ -383,6 +383,7 @@ class StateDiffers:
     ranks: tuple[int, ...]
     item: str  # one of those that differ
     repair: str
+    good_step: int = NO_STEP
 
 
 # ---------------------------------------------------------------- supervisor -> agent
@@ -487,6 +488,13 @@ class Reform:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """Every rank has finished: the ranks leave the step loop."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteCheckpoint:
+    """Make one of the next commits a persistent checkpoint. For the node of rank 0, and relayed to that rank."""
 
     generation: int
 
@@ -605,6 +613,7 @@ Order = (
     | Inject
     | InjectionAck
     | Stop
+    | WriteCheckpoint
     | ReportCalls
 )
 RankMessage = (
@@ -623,7 +632,7 @@ RankMessage = (
     | StateDiffers
     | RankRaised
 )
-RankOrder = Role | Reserved | Quiesce | Reform | Release | Strike
+RankOrder = Role | Reserved | Quiesce | Reform | Release | Strike | WriteCheckpoint
 
 
 # ---------------------------------------------------------------- status

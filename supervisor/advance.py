@@ -20,6 +20,7 @@ from deadpool.proto.messages import (
     WarmUp,
 )
 from deadpool.supervisor.classify import FailureClass
+from deadpool.supervisor.keeping import ask_for_checkpoint
 from deadpool.supervisor.membership import Node, Role, choose_members, choose_spare
 from deadpool.supervisor.plan import Live, Sent, is_as_good_as_committed, plan_recovery, usable
 from deadpool.supervisor.recovery import PHASE_OF_STAGE, Attempt, Failure, Stage, Story
@@ -510,6 +511,7 @@ def _done(state: JobState, attempt: Attempt, *, now_s: float, kept: bool) -> Non
             steps_reexecuted=record.steps_reexecuted,
             total_s=record.total_s,
         )
+    ask_for_checkpoint(state)
     finish_if_done(state, now_s=now_s)
 
 

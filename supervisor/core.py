@@ -19,6 +19,7 @@ from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited, rank_raised
 from deadpool.supervisor.drain import drain_requested
 from deadpool.supervisor.events import (
+    CheckpointRequested,
     DrainRequested,
     Event,
     FromAgent,
@@ -65,6 +66,8 @@ class Job:
                     state.end(event.exit_code, event.reason, now_s=now_s)
             case InjectRequested():
                 inject_requested(state, event, now_s)
+            case CheckpointRequested():
+                keeping.checkpoint_requested(state)
             case DrainRequested():
                 drain_requested(state, event, now_s)
             case SupervisorStarted():

@@ -67,6 +67,13 @@ class DrainRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested:
+    """SIGUSR1 to the launcher: the job writes a persistent checkpoint and goes on."""
+
+    event_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorStarted:
     """The first event of each term. `away_s`: since the last line of the journal; 0 for the job's first supervisor."""
 
@@ -75,4 +82,13 @@ class SupervisorStarted:
     away_s: float
 
 
-Event = FromAgent | NodeLost | StepsStalled | StopRequested | InjectRequested | DrainRequested | SupervisorStarted
+Event = (
+    FromAgent
+    | NodeLost
+    | StepsStalled
+    | StopRequested
+    | InjectRequested
+    | DrainRequested
+    | CheckpointRequested
+    | SupervisorStarted
+)

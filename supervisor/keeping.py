@@ -1,21 +1,38 @@
 """How well the job is kept: protection that is off, states that differ, checkpoints, hosts in trouble. Over JobState."""
 
-from deadpool.proto.messages import NO_STEP, CheckpointWritten, HostTrouble, KillRanks, ProtectionChanged, StateDiffers
+from deadpool.proto.messages import (
+    NO_STEP,
+    CheckpointWritten,
+    HostTrouble,
+    KillRanks,
+    ProtectionChanged,
+    StateDiffers,
+    WriteCheckpoint,
+)
+from deadpool.supervisor.plan import Sent, usable
 from deadpool.supervisor.state import JobState, Phase, Unprotected
 
 
 def protection_changed(state: JobState, changed: ProtectionChanged) -> None:
+    """A rank cannot protect its states, so that none is committed; or one is, by all ranks. Said once, whoever says it too."""
     if not changed.reason:
-        if state.unprotected.pop(changed.rank, None) is not None:
+        if state.unprotected:
             state.note("protected_again", rank=changed.rank, step=changed.step)
+        state.unprotected.clear()
         return
+    known = changed.reason in {each.reason for each in state.unprotected.values() if each.generation == changed.generation}
     state.unprotected[changed.rank] = Unprotected(generation=changed.generation, step=changed.step, reason=changed.reason)
-    state.note("unprotected", rank=changed.rank, since_step=changed.step, reason=changed.reason)
+    if not known:
+        state.note("unprotected", rank=changed.rank, since_step=changed.step, reason=changed.reason)
 
 
 def unprotected(state: JobState) -> str:
-    """Returns since when and why the state is not protected, "" when it is. Each generation says it anew."""
-    now = {rank: each for rank, each in state.unprotected.items() if each.generation == state.generation}
+    """Returns since when and why the state is not protected, "" when it is. Each generation says it anew, once it has tried."""
+    present, commit_step = state.generation, state.commit_step
+    now = {rank: each for rank, each in state.unprotected.items() if each.generation == present or each.step > commit_step}
+    doubt = state.doubted
+    if doubt is not None and usable(doubt.generation, doubt.step, state.lineage):
+        return f"unprotected since step {doubt.step}: {doubt.reason}"
     if not now:
         return ""
     rank, first = min(now.items(), key=lambda entry: (entry[1].step, entry[0]))
@@ -23,16 +40,64 @@ def unprotected(state: JobState) -> str:
 
 
 def state_differs(state: JobState, differs: StateDiffers) -> None:
-    """A rank whose copy is outvoted, and was discarded, gets a new process: it comes back with the others at the step before."""
-    state.note("state_differs", step=differs.step, ranks=differs.ranks, item=differs.item, repair=differs.repair)
-    if differs.repair == "none" or state.phase is not Phase.RUN:
+    """A rank whose copy is outvoted gets a new process, and all go back to the last state that was the same everywhere.
+
+    What was computed since may have come from wrong bytes, on every rank: it is a dead branch. Where no such state is known, or
+    nobody can tell who is right, the ranks are named, and the job is said to be unprotected against it.
+    """
+    told = differs.generation, differs.step
+    if told == state.differed or state.phase in (Phase.FINISH, Phase.END):
         return
+    state.differed = told
+    if differs.repair == "none":
+        _doubt(state, differs)
+        return
+    _note_difference(state, differs)
+    state.lineage.append(Sent(generation=state.generation + 1, resume_step=differs.good_step))
     for rank in differs.ranks:
         node_id = state.roster.ranks[rank].node_id
         if state.roster.ranks[rank].present:
             order = KillRanks(generation=state.generation, ranks=(rank,), reason="its state differs from its peers'")
             state.send(node_id, order)
             state.corrupted[rank] = f"held {differs.item} of step {differs.step} otherwise than its peers (silent corruption)"
+
+
+def _doubt(state: JobState, differs: StateDiffers) -> None:
+    """Said once for as long as the ranks and what they differ in are the same."""
+    ranks = ", ".join(map(str, differs.ranks))
+    reason = f"ranks {ranks} differ in {differs.item}, and nobody can tell who is right or since when"
+    known = state.doubted
+    if known is not None and known.reason == reason and usable(known.generation, known.step, state.lineage):
+        return
+    state.doubted = Unprotected(generation=differs.generation, step=differs.step, reason=reason)
+    _note_difference(state, differs)
+    state.note("unprotected", rank=differs.rank, since_step=differs.step, reason=reason)
+
+
+def _note_difference(state: JobState, differs: StateDiffers) -> None:
+    state.note(
+        "state_differs",
+        step=differs.step,
+        ranks=differs.ranks,
+        item=differs.item,
+        repair=differs.repair,
+        good_step=differs.good_step,
+    )
+
+
+def checkpoint_requested(state: JobState) -> None:
+    """The request stays until a checkpoint is written: rank 0, which arranges it, may be lost meanwhile."""
+    if not state.config.checkpoint_dir:
+        state.note("checkpoint_failed", node="", step=state.commit_step, error="there is no --checkpoint-dir")
+        return
+    state.checkpoint_asked = True
+    state.note("checkpoint_requested")
+    ask_for_checkpoint(state)
+
+
+def ask_for_checkpoint(state: JobState) -> None:
+    if state.checkpoint_asked and state.phase is Phase.RUN:
+        state.send(state.roster.ranks[0].node_id, WriteCheckpoint(generation=state.generation))
 
 
 def checkpoint_written(state: JobState, node_id: str, written: CheckpointWritten) -> None:
@@ -44,7 +109,7 @@ def checkpoint_written(state: JobState, node_id: str, written: CheckpointWritten
             state.checkpoint_step = written.step
             state.note("checkpoint_found", step=written.step, path=written.path)
         return
-    state.checkpoint_step = written.step
+    state.checkpoint_step, state.checkpoint_asked = written.step, False
     state.note("checkpoint", step=written.step, path=written.path, seconds=round(written.seconds, 3))
 
 

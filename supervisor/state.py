@@ -105,7 +105,10 @@ class JobState:
     assembled_s: float | None = None  # when nnodes agents had said Hello
     finished_step: int = NO_STEP
     unprotected: dict[int, Unprotected] = field(default_factory=dict)  # by rank
+    differed: tuple[int, int] = (0, NO_STEP)  # generation and step of the last difference told; several ranks may tell it
+    doubted: Unprotected | None = None  # the last one that could not be repaired
     corrupted: dict[int, str] = field(default_factory=dict)  # rank -> what was wrong with the state it held, until it has ended
+    checkpoint_asked: bool = False
     checkpoint_step: int = NO_STEP  # of the newest complete persistent checkpoint
     exit_code: int | None = None
     root_cause: str = ""

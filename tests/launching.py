@@ -44,7 +44,14 @@ class Job:
     """
 
     def __init__(
-        self, folder: Path, runtime: Path, arguments: tuple[str, ...], environment: Mapping[str, str], *, cold: bool
+        self,
+        folder: Path,
+        runtime: Path,
+        arguments: tuple[str, ...],
+        environment: Mapping[str, str],
+        *,
+        cold: bool,
+        shm_bytes: int = 0,
     ) -> None:
         self.job_id = f"t{os.getpid()}-{folder.name}"
         self.folder = folder
@@ -55,6 +62,8 @@ class Job:
         ours = ("--job-id", self.job_id, "--log-dir", str(self.log_dir))
         self._began_s = time.monotonic()
         command = [sys.executable, "-m", "deadpool.cli.launch", *ours, *arguments]
+        if shm_bytes:
+            command = [*own_shm(shm_bytes), *command]
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             self.process: Forked | subprocess.Popen[bytes]
             if cold:
@@ -115,6 +124,12 @@ class Job:
         return tagged_pids(f"XDG_RUNTIME_DIR={self.runtime}", self.folder)
 
 
+def own_shm(size_bytes: int) -> list[str]:
+    """Returns the start of a command that runs the rest with a /dev/shm of its own of that size."""
+    mount = f"mount -t tmpfs -o size={size_bytes} deadpool-test /dev/shm"
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+
+
 class Launcher:
     """Starts jobs, each in a folder of its own under `folder`, with a runtime folder whose path is short enough for sockets."""
 
@@ -123,10 +138,12 @@ class Launcher:
         self.runtime = runtime
         self.jobs: list[Job] = []
 
-    def start(self, *arguments: str, environment: Mapping[str, str] | None = None, cold: bool = False) -> Job:
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None, cold: bool = False, shm_bytes: int = 0) -> Job:
+        """`shm_bytes`: the job has a /dev/shm of its own (needs root), which it may fill. It starts cold then."""
         folder = self.folder / f"job{len(self.jobs)}"
         folder.mkdir()
-        self.jobs.append(Job(folder, self.runtime, arguments, environment or {}, cold=cold))
+        cold = cold or shm_bytes > 0
+        self.jobs.append(Job(folder, self.runtime, arguments, environment or {}, cold=cold, shm_bytes=shm_bytes))
         return self.jobs[-1]
 
     def run(

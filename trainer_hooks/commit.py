@@ -6,6 +6,7 @@ supervisor is involved, so a commit does not depend on it being there.
 """
 
 import threading
+from enum import Enum
 
 from torch._C._distributed_c10d import Store
 
@@ -13,8 +14,15 @@ from deadpool.proto.errors import DeadpoolError, UnavailableError
 
 _FIRST_LOOK_S = 0.001
 _LAST_LOOK_S = 0.25
-_COMMITTED = b"committed"
-_REFUSED = b"refused"
+_ASKED = 1 << 32  # added to the count by the rank that wants a checkpoint of the state
+
+
+class Outcome(Enum):
+    """What has become of a state."""
+
+    COMMITTED = b"committed"
+    CHECKPOINT = b"checkpoint"  # committed, and to become a persistent checkpoint: one was asked for
+    REFUSED = b"refused"
 
 
 class RefusedError(DeadpoolError):
@@ -31,11 +39,13 @@ class CommitBoard:
     def __init__(self, store: Store, world_size: int, cancelled: threading.Event) -> None:
         self._store, self._world_size, self._cancelled = store, world_size, cancelled
 
-    def announce(self, step: int) -> None:
-        """This rank's S_step is protected. UnavailableError when the store is gone."""
+    def announce(self, step: int, *, checkpoint: bool = False) -> None:
+        """This rank's S_step is protected; `checkpoint`: and it wants it kept. UnavailableError when the store is gone."""
         try:
-            if self._store.add(f"commit/{step}", 1) == self._world_size:
-                self._store.set(verdict_key(step), _COMMITTED)  # type: ignore[arg-type]
+            asked, count = divmod(self._store.add(f"commit/{step}", 1 + _ASKED * checkpoint), _ASKED)
+            if count == self._world_size:
+                outcome = Outcome.CHECKPOINT if asked else Outcome.COMMITTED
+                self._store.set(verdict_key(step), outcome.value)  # type: ignore[arg-type]
                 self._store.delete_key(f"commit/{step - 2}")
                 self._store.delete_key(verdict_key(step - 2))
         except RuntimeError as error:
@@ -44,19 +54,19 @@ class CommitBoard:
     def refuse(self, step: int) -> None:
         """This rank cannot protect S_step: nobody need wait for its commit. UnavailableError when the store is gone."""
         try:
-            self._store.set(verdict_key(step), _REFUSED)  # type: ignore[arg-type]
+            self._store.set(verdict_key(step), Outcome.REFUSED.value)  # type: ignore[arg-type]
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 
-    def wait(self, step: int) -> bool | None:
-        """Returns whether S_step is committed; None when the generation ended before that was known.
+    def wait(self, step: int) -> Outcome | None:
+        """Returns what has become of S_step; None when the generation ended before that was known.
 
         UnavailableError: store gone.
         """
         if not wait_for(self._store, [verdict_key(step)], self._cancelled):
             return None
         try:
-            return bytes(self._store.get(verdict_key(step))) == _COMMITTED
+            return Outcome(bytes(self._store.get(verdict_key(step))))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 

@@ -21,7 +21,7 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import UNIQUE, Item, Layout, checksum
 from deadpool.proto.vault_wire import Put
-from deadpool.trainer_hooks.commit import CommitBoard, RefusedError
+from deadpool.trainer_hooks.commit import CommitBoard, Outcome, RefusedError
 from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.replicate import VaultClient
 from deadpool.trainer_hooks.rhythm import Rhythm
@@ -209,9 +209,8 @@ class Protector:
         if not self._verified(slot, known):
             return False
         self._replicate(slot)
-        if self._turn is not None:
-            self._turn.before_commit()
-        self._board.announce(boundary.state.step)
+        wanted = self._turn is not None and self._turn.before_commit()
+        self._board.announce(boundary.state.step, checkpoint=wanted)
         return True
 
     def _refuse(self, state: StateId, error: Exception) -> None:
@@ -236,11 +235,11 @@ class Protector:
 
     def _learn(self, state: StateId) -> bool:
         """Returns True once the verdict on S_k is known, False when the generation ended before."""
-        committed = self._board.wait(state.step)
-        if committed is None:
+        outcome = self._board.wait(state.step)
+        if outcome is None:
             return False
         self._open = None
-        if not committed:
+        if outcome is Outcome.REFUSED:
             self._rhythm.refused(state.step)
             self._on_refused(state.step, "")
             self._done(state.step)
@@ -251,7 +250,7 @@ class Protector:
             self._agreed_step = state.step
         self._counters.commits += 1
         self._on_commit(state.step)
-        if self._turn is not None and self._turn.has_come(state.step):
+        if self._turn is not None and self._turn.has_come(state.step, asked=outcome is Outcome.CHECKPOINT):
             self._slots().pin(state)
         self._done(state.step)
         return True
@@ -303,7 +302,7 @@ class Protector:
             self._agreeing_step = step
             return True
         good_step, self._agreed_step = self._agreed_step, NO_STEP
-        discarded = verdict.majority and good_step == step - 1
+        discarded = verdict.majority and good_step != NO_STEP
         if discarded and self._rank in verdict.ranks:
             self._slots().discard(slot.state)
         if self._rank == verdict.teller or self._rank not in verdict.ranks:

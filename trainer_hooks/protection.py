@@ -61,7 +61,8 @@ class Protection:
         try:
             if role.generation == 1:
                 self._reserve()
-            rhythm = Rhythm(first_step=state.step, exchange_from=state.step, exchanges=3, compare_every=self._compare_every())
+            every, step = self._compare_every(), state.step
+            rhythm = Rhythm(first_step=step, exchange_from=step, exchanges=3, compare_every=every, keep_every=self._keep_every())
             self._start(role.store_host, role.store_port, NO_STEP, rhythm)
         except ConfigError as error:
             self._session.refuse(str(error))
@@ -80,7 +81,7 @@ class Protection:
         self.capture(self._member.live)
         self._reserved = self._reserved and not self._session.role.muted
         step, every = plan.resume_step, self._compare_every()
-        rhythm = Rhythm(first_step=step, exchange_from=step + 1, exchanges=1, compare_every=every)
+        rhythm = Rhythm(first_step=step, exchange_from=step + 1, exchanges=1, compare_every=every, keep_every=self._keep_every())
         try:
             self._start(plan.store_host, plan.store_port, self._member.commit_step, rhythm)
         except DeadpoolError as error:
@@ -151,7 +152,7 @@ class Protection:
     def _start(self, store_host: str, store_port: int, commit_step: int, rhythm: Rhythm) -> None:
         session, generation = self._session, self._member.running
         store = session.connect_store(store_host, store_port)
-        cancelled = session.cancelled
+        cancelled, turn = session.cancelled, self._turn(store)
         self._protector = Protector(
             rank=session.rank,
             generation=generation,
@@ -176,11 +177,12 @@ class Protection:
             on_commit=partial(self._commit_known, generation),
             on_refused=partial(self._refused, generation),
             on_trouble=partial(session.trouble, generation),
-            turn=self._turn(store),
+            turn=turn,
             verifier=self._verifier(store, cancelled),
             on_differing=partial(self._differs, generation),
         )
         with session.changed:
+            session.on_checkpoint_asked = turn.ask if turn is not None else lambda: None
             session.on_cancel = self._protector.wake
             session.on_close = self._protector.close
             if cancelled.is_set():
@@ -195,25 +197,30 @@ class Protection:
     def _compare_every(self) -> int:
         return self._session.keeping.verify_every
 
+    def _keep_every(self) -> int:
+        return self._session.keeping.checkpoint_every
+
     def _differs(self, generation: int, step: int, verdict: Verdict, good_step: int) -> None:
         session, discarded = self._session, good_step != NO_STEP
-        repair = "discarded" if discarded else "none"
         session.send(
             StateDiffers(
-                generation=generation, rank=session.rank, step=step, ranks=verdict.ranks, item=verdict.item, repair=repair
+                generation=generation,
+                rank=session.rank,
+                step=step,
+                ranks=verdict.ranks,
+                item=verdict.item,
+                repair="discarded" if discarded else "none",
+                good_step=good_step,
             )
         )
-        if not discarded:
-            reason = f"ranks {', '.join(map(str, verdict.ranks))} hold {verdict.item} otherwise than their peers"
-            session.send(ProtectionChanged(generation=generation, rank=session.rank, step=step, reason=reason))
 
     def _turn(self, store: Store) -> Turn | None:
-        every = self._session.keeping.checkpoint_every
+        keeping = self._session.keeping
 
         def idle() -> bool:
             return not self._reserved_slots().pinned()
 
-        return Turn(store, self._session.world_size, every, idle) if every else None
+        return Turn(store, self._session.world_size, keeping.checkpoint_every, idle) if keeping.checkpoint_dir else None
 
     def _commit_known(self, generation: int, step: int) -> None:
         with self._session.changed:

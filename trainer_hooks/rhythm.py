@@ -14,12 +14,15 @@ EXCHANGE_EVERY_STEPS = 256
 class Rhythm:
     """`first_step`: of the generation. `exchange_from`, `exchanges`: the first state and the number of states in which the ranks
     find out who holds the same; later ones follow every EXCHANGE_EVERY_STEPS. `compare_every`: 0, or steps between two states in
-    which they verify that it is still the same; a generation's first states are verified too.
+    which they verify that it is still the same; a generation's first states are verified too, and those that are to become
+    persistent checkpoints (`keep_every`).
     """
 
-    def __init__(self, *, first_step: int, exchange_from: int, exchanges: int, compare_every: int = 0) -> None:
+    def __init__(
+        self, *, first_step: int, exchange_from: int, exchanges: int, compare_every: int = 0, keep_every: int = 0
+    ) -> None:
         self._exchange_from, self._exchanges = exchange_from, exchanges
-        self._compare_every = compare_every
+        self._compare_every, self._keep_every = compare_every, keep_every
         self._exchanged_step = first_step
         self._compared_step = NO_STEP
         self._refusals = 0  # in a row
@@ -38,7 +41,9 @@ class Rhythm:
         every = self._compare_every
         if not every or self.exchange_is_due(step):
             return False
-        return self._compared_step == NO_STEP or step // every > self._compared_step // every
+        if self._compared_step == NO_STEP or (self._keep_every and step % self._keep_every == 0):
+            return True
+        return step // every > self._compared_step // every
 
     def committed(self, step: int) -> None:
         """S_step is committed, and so all that was due in it is done."""

@@ -34,6 +34,7 @@ from deadpool.proto.messages import (
     Reserved,
     Role,
     Strike,
+    WriteCheckpoint,
 )
 from deadpool.proto.secret import read_private
 from deadpool.trainer_hooks.groups import Groups
@@ -57,6 +58,7 @@ class Session:
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
         self.strikes = Strikes(self._lose_network)
         self.on_close: Callable[[], None] = lambda: None  # ends the protect thread
+        self.on_checkpoint_asked: Callable[[], None] = lambda: None  # called with the lock held
         self.on_cancel: Callable[[], None] = lambda: None  # called with the lock held, right after `cancelled` is set
         self._role: Role | None = None
         self._plan: Reform | None = None
@@ -182,6 +184,8 @@ class Session:
                     actions = self.member.release(order)
                 case Strike():
                     self.strikes.add(order.kind)
+                case WriteCheckpoint():
+                    self.on_checkpoint_asked()
                 case _:
                     assert_never(order)
             breaks = [action for action in actions if isinstance(action, Break)]

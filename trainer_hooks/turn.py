@@ -1,7 +1,8 @@
 """Which states become persistent checkpoints: agreed on through the generation's store, for a part alone is worth nothing.
 
 S_k does, for k a multiple of `every`, if at its commit every rank was done with the one before. The first rank that learns of
-the commit decides for all.
+the commit decides for all. When one is asked for (SIGUSR1), rank 0 chooses the first state that finds every rank done, and says
+so when it announces it: nobody knows that state as committed yet.
 """
 
 from collections.abc import Callable
@@ -12,25 +13,43 @@ from deadpool.proto.errors import UnavailableError
 
 
 class Turn:
-    """One rank's part in it, in one generation. `store`: as for the commits. `idle`: nothing of this rank is being written."""
+    """One rank's part in it, in one generation. `store`: as for the commits. `idle`: nothing of this rank is being written.
+
+    `every`: 0 when checkpoints are only made when asked for.
+    """
 
     def __init__(self, store: Store, world_size: int, every: int, idle: Callable[[], bool]) -> None:
         self._store, self._world_size, self._every, self._idle = store, world_size, every, idle
         self._number = 0  # of the next checkpoint of this generation
         self._told = False
+        self._asked = False
 
-    def before_commit(self) -> None:
-        """Says, once, that this rank is ready for the next checkpoint. UnavailableError: store gone."""
-        if not self._told and self._idle():
-            self._told = True
-            try:
+    def ask(self) -> None:
+        """Any thread, of rank 0."""
+        self._asked = True
+
+    def before_commit(self) -> bool:
+        """Says, once, that this rank is ready for the next checkpoint. Returns whether the state about to be announced is to be
+        one, because it was asked for. UnavailableError: store gone.
+        """
+        try:
+            if not self._told and self._idle():
+                self._told = True
                 self._store.add(self._ready_key(), 1)
-            except RuntimeError as error:
-                raise UnavailableError(f"rendezvous store: {error}") from error
+            return self._asked and self._store.add(self._ready_key(), 0) == self._world_size
+        except RuntimeError as error:
+            raise UnavailableError(f"rendezvous store: {error}") from error
 
-    def has_come(self, step: int) -> bool:
-        """S_step is committed: returns whether it becomes a checkpoint. Every rank asks for every step, all hear the same."""
-        if step % self._every or step == 0:
+    def has_come(self, step: int, *, asked: bool) -> bool:
+        """S_step is committed: returns whether it becomes a checkpoint. Every rank asks for every step, all hear the same.
+
+        `asked`: rank 0 has chosen it.
+        """
+        if asked:
+            self._asked = False
+            self._next()
+            return True
+        if not self._every or step % self._every or step == 0:
             return False
         try:
             ready = self._store.add(self._ready_key(), 0) == self._world_size
@@ -39,9 +58,12 @@ class Turn:
             raise UnavailableError(f"rendezvous store: {error}") from error
         if bytes(verdict) != b"yes":
             return False
+        self._next()
+        return True
+
+    def _next(self) -> None:
         self._number += 1
         self._told = False
-        return True
 
     def _ready_key(self) -> str:
         return f"checkpoint/ready/{self._number}"

@@ -278,7 +278,13 @@ class SimRank:
             repair = "discarded" if discarded else "none"
             self.truth.named |= not discarded
             differs = messages.StateDiffers(
-                generation=generation, rank=member.rank, step=step, ranks=wrong, item="model/x", repair=repair
+                generation=generation,
+                rank=member.rank,
+                step=step,
+                ranks=wrong,
+                item="model/x",
+                repair=repair,
+                good_step=before if discarded else NO_STEP,
             )
             self.node.speak(self, differs)
         if not discarded:
