@@ -263,11 +263,11 @@ class Rank:
         return step + 1, self.trainer.all_stop
 
     def held_at_end(self) -> list[dict[str, int]]:
-        """Returns descriptors and threads held early and now; old groups are freed a little after the reform."""
-        deadline_s = time.monotonic() + 5
-        while self.measured and held()["descriptors"] > self.held_early["descriptors"] and time.monotonic() < deadline_s:
+        """Returns descriptors and threads held early and now; old groups and the threads that free them end after the reform."""
+        early, deadline_s = self.held_early, time.monotonic() + 10
+        while self.measured and any(held()[name] > early[name] for name in early) and time.monotonic() < deadline_s:
             time.sleep(0.05)
-        return [self.held_early, held()]
+        return [early, held()]
 
     def keep(self, step: int) -> None:
         self.snapshots[step] = self.trainer.snapshot()
