@@ -165,7 +165,9 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
     """Yields a cluster of five nodes; NoClusterError says why there cannot be one."""
     if os.geteuid() != 0:
         raise NoClusterError("making a Slurm cluster in namespaces needs root")
-    environment = {name: value for name, value in os.environ.items() if name != TEST_TAG and not name.startswith("SLURM")}
+    environment = {"KILL_WAIT": "60"} | {
+        name: value for name, value in os.environ.items() if name != TEST_TAG and not name.startswith("SLURM")
+    }
     up = subprocess.run(
         [str(HERE / "slurm-up.sh"), str(folder), "5"],
         env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_UP_S, check=False,

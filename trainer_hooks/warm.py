@@ -36,8 +36,9 @@ def main() -> None:
     arguments = _arguments()
     control, parent = socket.socket(fileno=arguments.control), arguments.parent
     _die_with(parent, signal.SIGKILL)
-    _default_signals()
     while True:
+        for number in _TERMINATING:  # Slurm's, to every process of a node: the agent says when it is over
+            signal.signal(number, signal.SIG_IGN)
         command = _prepare(control)
         order, fds = _serve(control, parent)
         # Only a forked child gets here, with a short stack of its own.
@@ -183,6 +184,7 @@ def _default_signals() -> None:
 
 def _become(order: Fork, fds: list[int]) -> None:
     """Turns the fork into a process of its own: session, standard streams, environment, randomness."""
+    _default_signals()
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((null, 0), (fds[0], 1), (fds[1], 2)):
