@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,16 +22,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deadpool.cli.processes import Children, become_subreaper, module_command, vault_folder
-from deadpool.deploy.slurm.allocation import task_of
+from deadpool.deploy.slurm.allocation import node_states, nodes_command, task_of
 from deadpool.proto.addresses import interface_address, own_address
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.shared_folder import read_shared
+from deadpool.proto.terms import newest_endpoint, read_outcome
 
 _AGENT = "agent"
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SHARED_S = 60.0
 _KILL_S = 60.0  # the kernel may need a while to end a process that holds much memory
 _POLL_S = 0.2
+_ASK_SLURM_S = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -55,7 +58,7 @@ def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
     """Returns the agent's exit code, 128+n when it was killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     become_subreaper()
-    node_id, own = arguments.node_id, []
+    node_id, own, host = arguments.node_id, [], ""
     if arguments.slurm:
         task = task_of(os.environ)
         node_id = task.node
@@ -76,7 +79,29 @@ def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
     vault = vault_folder(job_id, node_id)
     if vault.exists():
         shutil.rmtree(vault)
+    if arguments.launcher not in (None, "", node_id) and _hosted_the_end(arguments.shared, host):
+        _end_allocation(arguments.launcher)
     return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+def _hosted_the_end(shared: Path, host: str) -> bool:
+    """Returns whether the job is over, and the supervisor that ended it was on this node in place of an earlier one."""
+    term, endpoint = newest_endpoint(shared)
+    return read_outcome(shared) is not None and term > 1 and endpoint.rpartition(":")[0] == host
+
+
+def _end_allocation(launcher: str) -> None:
+    """The job is over, and the launcher will end this step, unless its node is lost: then nobody else ends the allocation."""
+    while True:
+        done = subprocess.run(nodes_command([launcher]), capture_output=True, text=True, check=False)
+        state = node_states(done.stdout).get(launcher)
+        if state is not None and state.down:
+            print(
+                f"deadpool: {launcher}, where the launcher was, is {state.text}: the job is done, the allocation ends", flush=True
+            )
+            subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=False)
+            return
+        time.sleep(_ASK_SLURM_S)
 
 
 @contextmanager
@@ -89,6 +114,8 @@ def _woken(children: Children) -> Iterator["Wait"]:
         yield Wait(children, read_fd)
     finally:
         signal.set_wakeup_fd(previous_fd)
+        for number in (*_PASSED_ON, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
 
 
 class Wait:

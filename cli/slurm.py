@@ -56,6 +56,7 @@ class AllocationNodes:
         self._host = ""
         self._live: set[str] = set()  # as the events have it
         self._words = Words(poll_s)
+        self._told: set[str] = set()
 
     @property
     def host(self) -> str:
@@ -83,7 +84,8 @@ class AllocationNodes:
 
     def ended(self, name: str, exit_code: int) -> None:
         if name == _WATCH:
-            self._pass_on(self._words.changes(self._folder / _WATCH, exit_code))
+            if exit_code == 0:
+                self._pass_on(self._words.changes((self._folder / _WATCH).read_text()))
         elif self._live:
             self._say(f"srun has ended ({exit_code}); {len(self._live)} nodes live on")
 
@@ -126,26 +128,31 @@ class AllocationNodes:
             _ask(["scancel", "--signal=KILL", *steps])
 
     def _pass_on(self, changes: dict[str, NodeState]) -> None:
+        """Tells the supervisor. What it refuses, because no spare is there, say, is tried again after the next answer."""
         from deadpool.cli import client
 
-        for node, now in changes.items():
+        for node, state in changes.items():
             if node not in self._live:
                 continue
-            self._say(f"Slurm says that {node} is {now.text}{f' ({now.reason})' if now.reason else ''}")
+            word = f"Slurm says that {node} is {state.text}{f' ({state.reason})' if state.reason else ''}"
             try:
-                with client.connected(self._folder if not self._config.journal else journal_folder(self._config)) as job:
-                    report(job, node, now)
+                with client.connected(journal_folder(self._config)) as job:
+                    job.drain(node, word, undo=not state.drains)
+                self._words.passed_on(node, state)
             except DeadpoolError as error:
-                self._say(str(error))
+                word += f"; {error}"
+            if word not in self._told:
+                self._told.add(word)
+                self._say(word)
 
 
 class Words:
-    """What Slurm has said of the nodes, and when it is to be asked again. Only changes count."""
+    """What Slurm has said of the nodes, and when it is to be asked again. Only changes count. Pure, but for the file."""
 
     def __init__(self, poll_s: float) -> None:
         self._poll_s = poll_s
         self._next_s = 0.0
-        self._said: dict[str, NodeState] = {}
+        self._known: dict[str, NodeState] = {}
 
     def due(self, now_s: float) -> bool:
         if now_s < self._next_s:
@@ -153,23 +160,13 @@ class Words:
         self._next_s = now_s + self._poll_s
         return True
 
-    def changes(self, path: Path, exit_code: int) -> dict[str, NodeState]:
-        """Returns the nodes that are newly down or to be drained, or no longer; none when Slurm did not answer."""
-        if exit_code != 0 or not path.exists():
-            return {}
-        now = node_states(path.read_text())
+    def changes(self, text: str) -> dict[str, NodeState]:
+        """Returns the nodes that are to be left, or no longer, and of which that has not been passed on."""
         quiet = NodeState(down=False, drains=False, text="")
-        changed = {
-            node: state
-            for node, state in now.items()
-            if (state.down, state.drains) != ((before := self._said.get(node, quiet)).down, before.drains)
-        }
-        self._said |= now
-        return changed
+        return {node: state for node, state in node_states(text).items() if state.drains != self._known.get(node, quiet).drains}
 
-
-def report(job: Any, node: str, state: NodeState) -> None:
-    """Tells the supervisor what Slurm says of a node."""
+    def passed_on(self, node: str, state: NodeState) -> None:
+        self._known[node] = state
 
 
 def put_back(allocation: Allocation, say: Callable[[str], None]) -> None:

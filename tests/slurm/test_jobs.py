@@ -48,6 +48,19 @@ def test_a_cable_is_cut_and_healed(cluster: Cluster, unbroken_training: Training
 
 
 @pytest.mark.long
+def test_a_drained_node_is_left_before_anything_fails(cluster: Cluster, unbroken_training: Training, tmp_path: Path) -> None:
+    job = cluster.train(tmp_path / "job", "--slurm-poll", "1", *slowed(6, 16, 26))
+    job.until_steps(8)
+    cluster.run("scontrol", "update", "node=n2", "state=drain", "reason=bad fan")
+    training = job.finished()
+    training.assert_same_as(unbroken_training)
+    (swap,) = training.summary["recoveries"]
+    assert (swap["class"], swap["ranks"], swap["spare"]) == ("planned", [2, 3], "n3")
+    assert "Slurm says that n2 is MIXED+DRAIN (bad fan)" in job.out or "ALLOCATED+DRAIN (bad fan)" in job.out
+    assert not left_on(cluster)
+
+
+@pytest.mark.long
 def test_scancel_leaves_a_checkpoint_and_nothing_else(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.train(tmp_path / "job", *slowed(6, 16, 26))
     job.until_steps(8)
