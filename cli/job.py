@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from deadpool.cli.processes import SUPERVISOR, Children, become_subreaper, module_command
+from deadpool.cli.processes import SUPERVISOR, Children, become_subreaper, module_command, signal_hosted
 from deadpool.cli.progress import Progress, describe
 from deadpool.cli.restarts import Restarts
-from deadpool.proto.config import JobConfig, stop_signals
+from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.shared_folder import share, unshare
 from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, read_outcome
@@ -188,6 +188,12 @@ class LaunchedJob:
         else:
             self._children.signal(SUPERVISOR, self._signals[0] if self._signals else signal.SIGTERM)
 
+    def _ask_for_checkpoint(self) -> None:
+        if self._config.journal:
+            signal_hosted(self._folder, CHECKPOINT_SIGNAL)
+        else:
+            self._children.signal(SUPERVISOR, CHECKPOINT_SIGNAL)
+
     def _alone_until_s(self, now_s: float) -> float:
         """A new supervisor has to find out first that nobody comes back."""
         patience_s = self._config.heartbeat_timeout_s * 2 if self._restarts.any else 0.0
@@ -236,6 +242,8 @@ class LaunchedJob:
             return
         numbers = os.read(self._wake_fd, 4096)
         self._signals += [number for number in numbers if number in self._stop_signals]
+        if CHECKPOINT_SIGNAL in numbers and CHECKPOINT_SIGNAL not in self._stop_signals:
+            self._ask_for_checkpoint()
         self._patient = self._patient and sum(number not in WARNINGS for number in self._signals) < 2
         if signal.SIGCHLD in numbers:
             for name, exit_code in self._children.reap():
@@ -270,7 +278,8 @@ class LaunchedJob:
     def _signals_noted(self) -> Iterator[None]:
         """Inside, signals wake `_wait` up and do nothing else. One that was ignored (nohup) stays ignored."""
         self._wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        noted = [number for number in self._stop_signals if signal.getsignal(number) != signal.SIG_IGN] + [signal.SIGCHLD]
+        wanted = {*self._stop_signals, *([CHECKPOINT_SIGNAL] if self._config.checkpoint_dir else [])}
+        noted = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN] + [signal.SIGCHLD]
         before = {number: signal.signal(number, lambda *_: None) for number in noted}
         previous_fd = signal.set_wakeup_fd(write_fd)
         try:

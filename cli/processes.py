@@ -128,12 +128,12 @@ class Children:
         return children() - self._not_ours - self.started.keys()
 
 
-def signal_hosted(job_folder: Path) -> bool:
-    """SIGTERM to the supervisor that a node of ours hosts; returns whether it lives. No child of ours: its pid is checked."""
+def signal_hosted(job_folder: Path, number: int = signal.SIGTERM) -> bool:
+    """The signal to the supervisor that a node of ours hosts; returns whether it lives. No child of ours: its pid is checked."""
     with contextlib.suppress(FileNotFoundError, psutil.Error):
         process = psutil.Process(json.loads((job_folder / "endpoint.json").read_text())["pid"])
         if str(job_folder) in process.cmdline() and os.getpid() in [parent.pid for parent in process.parents()]:
-            process.terminate()
+            process.send_signal(number)
             return True
     return False
 

@@ -53,6 +53,8 @@ def describe(event: dict[str, Any]) -> str:
             return f"rank {of('rank')} is protected again from step {of('step')} on"
         case "state_differs":
             return f"{_ranks(event)} differ in {of('item')} at step {of('step')} (silent corruption; repair: {of('repair')})"
+        case "checkpoint_requested":
+            return "a checkpoint was asked for"
         case "checkpoint":
             return f"checkpoint of step {of('step')}: {of('path')}"
         case "back_to_checkpoint":

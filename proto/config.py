@@ -11,6 +11,7 @@ from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP
 
 _ALWAYS_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+CHECKPOINT_SIGNAL = Signals.SIGUSR1  # to the launcher: a persistent checkpoint is written, and the job goes on
 
 
 class Entry(StrEnum):

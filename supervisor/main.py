@@ -10,7 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from deadpool.proto.config import JobConfig, from_json, stop_signals
+from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, from_json, stop_signals
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.secret import read_private, write_private
 from deadpool.proto.terms import (
@@ -94,6 +94,8 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     )
     for number in stop_signals(config):
         asyncio.get_running_loop().add_signal_handler(number, runtime.stop, f"{number.name} received", 128 + number)
+    if CHECKPOINT_SIGNAL not in stop_signals(config):
+        asyncio.get_running_loop().add_signal_handler(CHECKPOINT_SIGNAL, runtime.write_checkpoint)
     host, port = arguments.host, arguments.port
     try:
         server, bound = await serve(runtime, token=token, host=host, port=port)

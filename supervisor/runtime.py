@@ -23,6 +23,7 @@ from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.event_log import EventLog
 from deadpool.supervisor.events import (
+    CheckpointRequested,
     DrainRequested,
     Event,
     FromAgent,
@@ -155,6 +156,9 @@ class Runtime:
 
     def stop(self, reason: str, exit_code: int) -> None:
         self._queue.put_nowait(StopRequested(event_id=next(self._ids), reason=reason, exit_code=exit_code))
+
+    def write_checkpoint(self) -> None:
+        self._queue.put_nowait(CheckpointRequested(event_id=next(self._ids)))
 
     async def inject(self, kind: str, target: int, step: int) -> str:
         """Returns "" once the injection is armed, else why it cannot be."""

@@ -79,7 +79,7 @@ def write_part(run: Run, slot: SlotFile) -> StateId:
             peers = () if item.peers == UNIQUE else tables.layout.peer_sets[item.peers]
             pieces = None if peers and min(peers) < rank else _write_item(file, name, item, held)
             rows.append([item.key, item.dtype, item.shape, item.nbytes, total, pieces])
-        meta = (name, file.tell(), file.write(tables.meta))
+        meta = (name, file.tell(), file.write(tables.meta), checksum(tables.meta))
         _sync(file)
     with (partial / f"part-{rank}.tmp").open("w") as text:
         json.dump({"items": rows, "meta": meta}, text)
@@ -131,9 +131,12 @@ def restore_tables(path: Path, rank: int) -> tuple[Tables, dict[str, bytearray]]
     try:
         part = json.loads((path / MARKER).read_text())["ranks"][rank]
         data = {key: _read_item(path, pieces, nbytes) for key, _, _, nbytes, _, pieces in part["items"]}
-        meta = _read(path, *part["meta"])
+        *where, total = part["meta"]
+        meta = _read(path, *where)
     except (OSError, ValueError, RuntimeError) as error:
         raise SnapshotError(f"checkpoint {path}: {error}") from error
+    if checksum(meta) != total:
+        raise SnapshotError(f"checkpoint {path}: what is not a tensor of rank {rank} fails its checksum")
     for key, _, _, _, total, _ in part["items"]:
         if checksum(data[key]) != total:
             raise SnapshotError(f"checkpoint {path}: {key} of rank {rank} fails its checksum")
@@ -262,7 +265,7 @@ def _write_metadata(partial: Path, ranks: list[dict[str, Any]]) -> None:
     for rank, part in enumerate(ranks):
         name = f"deadpool.rank-{rank}"
         entries[name], paths[name] = BytesStorageMetadata(), ("deadpool", f"rank-{rank}")
-        stored(MetadataIndex(name), *part["meta"])
+        stored(MetadataIndex(name), *part["meta"][:3])
     writer = FileSystemWriter(partial)
     writer.finish(Metadata(state_dict_metadata=entries, planner_data=paths), [results])
 

@@ -22,9 +22,10 @@ from typing import Any, Literal, Protocol, TypeVar
 from torch.optim import Optimizer
 
 from deadpool.proto.call_record import Head
-from deadpool.proto.errors import ConfigError, SnapshotError, UnavailableError
+from deadpool.proto.errors import ConfigError, UnavailableError
 from deadpool.proto.messages import RankRaised, RankResumed
 from deadpool.proto.slots import StateId
+from deadpool.proto.vault_layout import Tables
 from deadpool.trainer_hooks.checkpoint import restore_tables
 from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.member import Phase
@@ -86,6 +87,7 @@ class Guard:
         self._attempts = 0  # of this process, ended ones, whatever came of them
         self._yielded = 0
         self._resumed_from: Path | None = None
+        self._loaded: tuple[Tables, dict[str, bytearray]] | None = None
         self._resumed_sent = True
         self._step_began_ns = 0
         self._durations_ns: deque[int] = deque(maxlen=15)
@@ -222,7 +224,8 @@ class Guard:
             self._member.dirty = True  # until it is known what the process should hold, it holds nothing
         try:
             store = session.connect_store(role.store_host, role.store_port)
-            found = agree(store, session.keeping, session.rank, session.world_size, role.generation, session.cancelled)
+            keeping, rank, world_size = session.keeping, session.rank, session.world_size
+            found = agree(store, keeping, rank, world_size, role.generation, session.cancelled, self._read)
         except UnavailableError as error:
             session.trouble(role.generation, error)
             return start
@@ -231,21 +234,22 @@ class Guard:
             raise
         if found is not None:
             self._resumed_from = found.path
-            try:
-                self._load()
-            except SnapshotError as error:
-                session.refuse(f"{error}; choose another with --resume PATH, or --resume never")
-                raise
+            assert self._loaded is not None
+            restore_from(self._state, *self._loaded)
+            self._loaded = None
             log.warning("rank %d resumes at step %d from %s", session.rank, found.step, found.path)
         with session.changed:
             self._member.dirty = False
         return start if found is None else found.step
 
+    def _read(self, path: Path) -> None:
+        """Reads what the persistent checkpoint holds of this rank. SnapshotError when it is bad."""
+        self._loaded = restore_tables(path, self._session.rank)
+
     def _load(self) -> None:
-        """Makes the process hold what the persistent checkpoint holds of this rank."""
+        """Makes the process hold once more what it has resumed from."""
         assert self._resumed_from is not None
-        tables, data = restore_tables(self._resumed_from, self._session.rank)
-        restore_from(self._state, tables, data)
+        restore_from(self._state, *restore_tables(self._resumed_from, self._session.rank))
 
     def _wrap(self, optimizer: Optimizer) -> None:
         """Puts the fence in front of this optimizer's step, and makes it do nothing in a broken generation."""

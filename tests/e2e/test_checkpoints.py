@@ -10,53 +10,78 @@ import torch.distributed.checkpoint.state_dict_loader as loader
 from launching import Job, Launcher, until
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from training import STEPS, Training, finished, start
 
 pytestmark = pytest.mark.e2e
 
-SCRIPT = str(Path(__file__).parents[2] / "examples" / "train_gpt.py")
-SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "100")
-STEPS = 40
-NODES = ("--standalone", "--nnodes", "2", "--nproc-per-node", "2")
+SIMPLE = str(Path(__file__).with_name("growing.py"))
+SLOWLY = tuple(word for step in (4, 14, 24) for word in ("--inject", f"slow-rank:0@{step}"))  # there is time to stop it
 
 
-def start(launcher: Launcher, *options: str) -> Job:
-    training = (SCRIPT, "--parallel", "zero", "--steps", str(STEPS), "--loss-log", "losses", "--digest", "digests", *SMALL)
-    return launcher.start(*NODES, "--summary-json", "summary.json", *options, *training)
-
-
-def lines(job: Job, name: str = "losses") -> list[str]:
-    path = job.folder / name
+def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def step_of(checkpoint: Path) -> int:
+    return int(json.loads((checkpoint / "deadpool.json").read_text())["step"])
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_stopped_started_again_and_beyond_memory(launcher: Launcher, tmp_path: Path) -> None:
-    unbroken = start(launcher)
-    assert unbroken.wait().exit_code == 0
+def test_stopped_started_again_and_beyond_memory(launcher: Launcher, reference: Training, tmp_path: Path) -> None:
+    """The second job loses both nodes at once, or one after the other: what it then has is its memory, or the checkpoint."""
     folder = tmp_path / "checkpoints"
     options = ("--checkpoint-dir", str(folder))
-    stopped = start(launcher, *options)
-    until(lambda: len(lines(stopped)) > 4 * 8, 150, "eight steps are done")
+    stopped = start(launcher, "zero", *options, *SLOWLY)
+    until(lambda: len(lines(stopped.folder / "losses")) > 4 * 8, 150, "eight steps are done")
     stopped.process.send_signal(signal.SIGTERM)
     assert stopped.wait().exit_code == 143
     (first,) = folder.glob("step-*")
-    step = json.loads((first / "deadpool.json").read_text())["step"]
-    strike = step + 6
+    strike = step_of(first) + 6
     both = ("--spares", "2", "--inject", f"kill-node:0@{strike}", "--inject", f"kill-node:1@{strike}")
-    again = start(launcher, *options, *both)
+    job = start(launcher, "zero", *options, *both)
+    again = finished(job)
+    assert "checkpoint_found" in [event["event"] for event in job.events()]
+    done = set(lines(stopped.folder / "losses")) | set(lines(again.losses))
+    assert done == set(lines(reference.losses))
+    assert sorted(lines(again.digests)) == sorted(lines(reference.digests))
+    assert_readable_without_deadpool(folder / f"step-{STEPS:08d}")
+
+
+def start_simple(launcher: Launcher, folder: Path, steps: int) -> Job:
+    """A training that could go on for long."""
+    nodes = ("--standalone", "--nnodes", "1", "--nproc-per-node", "2", "--checkpoint-dir", str(folder))
+    return launcher.start(*nodes, SIMPLE, "--steps", str(steps), "--grows-at", "0", "--grows-by", "64")
+
+
+def test_asked_for_while_the_job_runs_and_the_older_one_when_the_newest_is_bad(launcher: Launcher, tmp_path: Path) -> None:
+    """SIGUSR1: a checkpoint, and the job goes on. Later the newest one has flipped bytes: it is named, an older one used."""
+    folder = tmp_path / "checkpoints"
+    job = start_simple(launcher, folder, 100_000)
+    until(lambda: len(lines(job.folder / "losses")) > 2 * 5, 60, "five steps are done")
+    job.process.send_signal(signal.SIGUSR1)
+    until(lambda: "checkpoint" in [event["event"] for event in job.events()], 60, "the checkpoint is written")
+    (asked_for,) = folder.glob("step-*")
+    before = len(lines(job.folder / "losses"))
+    until(lambda: len(lines(job.folder / "losses")) > before + 2 * 5, 60, "the job has gone on")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait().exit_code == 143
+    (newest,) = set(folder.glob("step-*")) - {asked_for}
+    with (newest / "__1_0.distcp").open("r+b") as file:
+        file.seek(-100, 2)  # of rank 1's last item, or what comes behind it
+        flipped = bytes(byte ^ 0xFF for byte in file.read(100))
+        file.seek(-100, 2)
+        file.write(flipped)
+    steps = step_of(asked_for) + 8
+    again = start_simple(launcher, folder, steps)
     outcome = again.wait()
     assert outcome.exit_code == 0, outcome.err
-    events = [event["event"] for event in again.events()]
-    assert "checkpoint_found" in events
-    summary = json.loads((again.folder / "summary.json").read_text())
-    if "back_to_checkpoint" in events:  # unless the second node died once the first one's ranks had been recovered
-        assert summary["committed_steps_lost"] > 0
-    expected = set(lines(unbroken))
-    assert set(lines(stopped)) <= expected
-    assert set(lines(again)) <= expected
-    assert set(lines(stopped)) | set(lines(again)) == expected
-    assert sorted(lines(again, "digests")) == sorted(lines(unbroken, "digests"))
-    assert_readable_without_deadpool(folder / f"step-{STEPS:08d}")
+    assert f"{newest}" in outcome.err, outcome.err
+    assert "passed over" in outcome.err, outcome.err
+    repeated = set(lines(again.folder / "losses"))
+    assert {json.loads(line)["step"] for line in repeated} == set(range(steps - 8, steps))
+    assert repeated & set(lines(job.folder / "losses"))
+    values = {(line["rank"], line["step"]): line["loss"] for line in map(json.loads, lines(job.folder / "losses"))}
+    assert all(values.get((line["rank"], line["step"]), line["loss"]) == line["loss"] for line in map(json.loads, repeated))
 
 
 def assert_readable_without_deadpool(path: Path) -> None:

@@ -4,21 +4,23 @@ import io
 import os
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint.state_dict_loader as loader
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from deadpool.proto.checkpoint import complete_checkpoints, read_marker
 from deadpool.proto.config import Keeping
-from deadpool.proto.errors import SnapshotError
+from deadpool.proto.errors import ConfigError, SnapshotError
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import UNIQUE, Header, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity
 from deadpool.trainer_hooks import checkpoint
 from deadpool.trainer_hooks.checkpoint import Run, complete, public_name, restore_tables, write_part
-from deadpool.trainer_hooks.resume import choose
+from deadpool.trainer_hooks.resume import agree, candidates
 
 Tensors = dict[str, tuple[torch.Tensor, tuple[int, ...]]]  # key -> value, the peers that hold it too
 STATE = StateId(generation=1, step=7)
@@ -154,11 +156,13 @@ def test_a_damaged_slot_is_not_written_and_a_damaged_file_not_restored(run: Run,
     data = path / "__1_0.distcp"
     raw = bytearray(data.read_bytes())
     at = raw.index(SHARDED[3:].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    raw[at] ^= 1
-    data.write_bytes(raw)
-    restore_tables(path, 0)
-    with pytest.raises(SnapshotError):
-        restore_tables(path, 1)
+    for damaged in (at, len(raw) - 1):  # a tensor; the metadata, which come last
+        raw[damaged] ^= 1
+        data.write_bytes(raw)
+        restore_tables(path, 0)
+        with pytest.raises(SnapshotError):
+            restore_tables(path, 1)
+        raw[damaged] ^= 1
 
 
 def test_what_peers_should_hold_and_do_not_fails_the_checkpoint(run: Run, tmp_path: Path) -> None:
@@ -177,8 +181,7 @@ def test_from_which_checkpoint_a_job_starts(run: Run, tmp_path: Path) -> None:
     keeping = Keeping(job_id="job", checkpoint_dir=str(run.folder), resume="auto")
 
     def path(keeping: Keeping, generation: int) -> Path | None:
-        chosen = choose(keeping, generation)
-        return None if chosen is None else chosen.path
+        return next((one.path for one in candidates(keeping, generation)), None)
 
     assert path(keeping, 1) == own  # the newest by time
     assert path(replace(keeping, resume="never"), 1) is None
@@ -186,6 +189,38 @@ def test_from_which_checkpoint_a_job_starts(run: Run, tmp_path: Path) -> None:
     assert path(replace(keeping, resume="never", job_id="another"), 2) is None
     assert path(replace(keeping, resume=str(older)), 1) == older
     assert path(replace(keeping, resume=str(older)), 2) == own
+
+
+def test_a_checkpoint_that_one_rank_cannot_read_is_passed_over_by_all(run: Run, tmp_path: Path) -> None:
+    good = written(run, tmp_path, ranks(), StateId(generation=1, step=4))
+    bad = written(run, tmp_path, ranks(), StateId(generation=1, step=9))
+    keeping, store, found = (
+        Keeping(job_id="job", checkpoint_dir=str(run.folder), resume="auto"),
+        HashStore(),
+        dict[int, Path | str | None](),
+    )
+    unreadable = {bad}
+
+    def resume(rank: int) -> None:
+        def load(path: Path) -> None:
+            if path in unreadable and rank == 1:
+                raise SnapshotError(f"checkpoint {path}: it is bad")
+
+        try:
+            chosen = agree(store, keeping, rank, 2, 1, Event(), load)
+            found[rank] = chosen.path if chosen is not None else None
+        except ConfigError as error:
+            found[rank] = str(error)
+
+    for expected in (good, f"no checkpoint can be read: {bad}, {good}"):
+        threads = [Thread(target=resume, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert all(str(found[rank]).startswith(str(expected)) for rank in range(2)), found
+        unreadable.add(good)
+        store = HashStore()
 
 
 def test_names() -> None:
