@@ -1,4 +1,4 @@
-"""A training whose state suddenly needs much more room, for test_protection.py: what a rank holds outgrows its slots.
+"""A simple training for tests of odd things: its state may suddenly need more room, or be changed behind everybody's back.
 
 Like examples/train_gpt.py it leaves a line per rank and step, and one per rank at the end.
 """
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--grows-at", type=int, required=True)
     parser.add_argument("--grows-by", type=int, required=True, help="numbers of 4 bytes")
+    parser.add_argument("--flip", type=int, nargs=2, default=(-1, -1), metavar=("RANK", "STEP"), help="once: a bad memory cell")
     args = parser.parse_args()
     run = deadpool.join()
     torch.manual_seed(0)
@@ -63,6 +64,9 @@ def main() -> None:
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()
+        if (run.rank, step) == tuple(args.flip) and not Path("flipped").exists():
+            Path("flipped").touch()
+            model.weight.data.view(torch.int32)[0, 0] ^= 1 << 20
         if step == args.grows_at:
             record.ballast = torch.full((args.grows_by,), float(run.rank))
         record.losses[step] = loss.item()
