@@ -102,6 +102,10 @@ class NodeCore:
         """Returns the process of each rank that has a live one."""
         return {each.rank: each for each in self.processes.values() if each.rank is not None and not each.killed}
 
+    def playing(self) -> dict[int, Process]:
+        """Returns those of the present generation; others are about to be replaced, and a beat must not speak of them."""
+        return {rank: each for rank, each in self.ranks().items() if each.generation == self.generation}
+
     def standins_ready(self) -> int:
         return sum(each.waits and each.registered for each in self.processes.values())
 
@@ -271,8 +275,8 @@ class NodeCore:
             self._standin_failures = 0
         if process.role is None or process.killed:
             return
-        if process.role.muted:  # a joiner starts in the newest generation, however long it took to get here
-            process.generation = max(self.generation, process.generation)
+        if process.role.muted:  # a joiner starts in the newest recovery, however long it took to get here; a start ends it
+            process.generation = max(self._quiesce.generation if self._quiesce is not None else 0, process.generation)
             yield Tell(process=process.number, order=replace(process.role, generation=process.generation))
             return
         yield Tell(process=process.number, order=process.role)

@@ -38,7 +38,7 @@ class Machinery:
         return {rank: self.records.head(rank, process.pid) for rank, process in sorted(core.ranks().items())}
 
     def beat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Beat:
-        health, ranks = read_health(), core.ranks()
+        health, ranks = read_health(), core.playing()
         return Beat(
             generation=core.generation,
             ranks=tuple(
@@ -51,6 +51,7 @@ class Machinery:
                     exposed_stall_s=head.stall_ns / 1e9,
                 )
                 for rank, head in self.heads(core).items()
+                if rank in ranks
             ),
             wall_s=time.time(),
             cpu_share=health.cpu_share,

@@ -103,7 +103,7 @@ class Node:
             arguments.token,
             self._hello,
             self._ordered,
-            self._forsaken if arguments.remote else None,
+            self._forsaken if arguments.remote or arguments.journal is not None else None,
         )
         self._incarnation = time.time_ns()
         self._gpus = Gpus(open_nvml())
@@ -332,7 +332,7 @@ class Node:
         self.dispatch(events.OrderReceived(order=order))
 
     def _forsaken(self, reason: str) -> None:
-        """No launcher on this machine would end a node whose job has ended, or whose supervisor does not come back."""
+        """No launcher may be here to end a node whose job has ended, or whose supervisor does not come back."""
         self.stop(reason, _FORSAKEN_GRACE_S, 1)
 
     def _launch_refused(self, reason: str) -> None:

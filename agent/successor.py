@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deadpool.agent import processes
-from deadpool.proto.terms import claim_term, newest_endpoint, newest_term, read_outcome
+from deadpool.proto.terms import claim_term, newest_endpoint, newest_term, read_outcome, write_outcome
 
 _log = logging.getLogger(__name__)
 _GONE_S = 1.0  # a supervisor that listened does not answer for so long: node 0 moves
@@ -25,6 +25,7 @@ _NEXT_S = 0.5  # the next index waits so much longer
 _START_S = 15.0  # a term was claimed: its supervisor has so long to listen
 _FIRST_NEXT_S = 5.0  # the job's first supervisor is node 0's, unless node 0 does not come
 _LOST_MAX = 5  # supervisors of this node in a row that ended without the job having ended
+_FORSAKEN_S = 30.0  # after that, for another node to host one: longer, and the job ends
 _POLL_S = 0.05
 
 
@@ -41,11 +42,16 @@ class Vigil:
 
     def absent(self, *, newest: int, listened: bool, mine: bool, now_s: float) -> bool:
         """`newest`: the highest term claimed. `listened`: it has an endpoint. `mine`: it was this node's child, which is dead."""
+        return self._unchanged_s(newest, listened, now_s) >= self._patience_s(newest, listened) or mine
+
+    def forsaken(self, *, newest: int, listened: bool, now_s: float) -> bool:
+        """This node hosts no more supervisors. Returns whether no other one does either."""
+        return self._unchanged_s(newest, listened, now_s) >= _FORSAKEN_S
+
+    def _unchanged_s(self, newest: int, listened: bool, now_s: float) -> float:
         if (newest, listened) != self._seen or self._since_s is None:
             self._seen, self._since_s = (newest, listened), now_s
-        if mine:
-            return True
-        return now_s - self._since_s >= self._patience_s(newest, listened)
+        return now_s - self._since_s
 
     def _patience_s(self, newest: int, listened: bool) -> float:
         if newest == 0:
@@ -69,6 +75,10 @@ class Successor:
         """Returns (term, HOST:PORT) of the newest supervisor; (0, "") when none has ever listened."""
         return newest_endpoint(self._folder)
 
+    def over(self) -> bool:
+        """Returns whether the job has ended, as far as anybody can tell."""
+        return read_outcome(self._folder) is not None
+
     def present(self) -> None:
         """A supervisor answers."""
         self._vigil.present()
@@ -76,12 +86,16 @@ class Successor:
 
     def absent(self) -> None:
         """None answers."""
-        if self._lives() or read_outcome(self._folder) is not None or self._lost > _LOST_MAX:
+        if self._lives() or self.over():
             return
         newest = newest_term(self._folder)
         mine = newest == self._term > 0
         listened = self.find()[0] == newest
-        if self._vigil.absent(newest=newest, listened=listened, mine=mine, now_s=time.monotonic()):
+        if self._lost > _LOST_MAX:
+            if self._vigil.forsaken(newest=newest, listened=listened, now_s=time.monotonic()):
+                _log.critical("this node's supervisors were lost %d times, and no other node hosts one: the job ends", self._lost)
+                write_outcome(self._folder, 1)
+        elif self._vigil.absent(newest=newest, listened=listened, mine=mine, now_s=time.monotonic()):
             self._lost += mine
             if self._lost <= _LOST_MAX and claim_term(self._folder, newest + 1):
                 self._start(newest + 1)

@@ -61,7 +61,8 @@ class Whereabouts:
 
     def forsaken(self, alone_s: float) -> str:
         """Returns why no supervisor will come any more, "" while one may."""
-        if self._shared is not None and read_outcome(self._shared) is not None:
+        over = self._shared is not None and read_outcome(self._shared) is not None
+        if over or (self.successor is not None and self.successor.over()):
             return "the job has ended"
         if self.successor is None and alone_s > _FORSAKEN_S:
             return f"no supervisor for {alone_s:.0f} s (with --journal another node would have started the next one)"

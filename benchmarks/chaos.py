@@ -1,11 +1,14 @@
 """A training run under a random mixture of failures, at random moments, that must end as the unbroken run, bit for bit.
 
-    python -m benchmarks.chaos --seed 1 --faults 30 [--netns] [--json FILE]
+    python -m benchmarks.chaos --seed 1 --faults 30 [--netns] [--fill-shm] [--json FILE]
 
 A failure is injected every few steps, and often while the recovery from the one before is still under way. What memory cannot
 survive is left out: nodes are lost and copies corrupted one at a time, with a few commits between. Dead nodes are booted again,
-frozen ones thawed, cut-off ones healed. Prints a JSON line for each failure, then the verdict; the exit code is 1 unless the runs
-are the same.
+frozen ones thawed, cut-off ones healed, full memory freed. Prints a JSON line for each failure, medians for each kind, then the
+verdict; the exit code is 1 unless the runs are the same.
+
+--fill-shm takes all that is left of /dev/shm: give the run a small one of its own, as in
+unshare --mount sh -c 'mount -t tmpfs -o size=256m tmpfs /dev/shm && python -m benchmarks.chaos --fill-shm'
 """
 
 import argparse
@@ -13,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -20,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks import machine
 from benchmarks.launched import Launched
@@ -45,12 +49,15 @@ POLL_S = 0.05
 
 TAKES_COPIES = {"kill-node": 3, "kill-agent": 2, "freeze-node": 2, "kill-spare": 1, "corrupt-snapshot": 2, "corrupt-replica": 2}
 TAKES_NONE = {
-    "kill-rank": 6, "raise-rank": 3, "oom-rank": 2, "slow-rank": 1, "hang-rank": 1, "freeze-rank": 1, "lose-network-briefly": 3,
-    "kill-supervisor": 2,
+    "kill-rank": 6, "raise-rank": 3, "oom-rank": 2, "slow-rank": 1, "hang-rank": 1, "freeze-rank": 1, "thaw-rank": 2,
+    "lose-network-briefly": 3, "kill-supervisor": 2,
 }  # fmt: skip
-UNSEEN = ("slow-rank", "corrupt-snapshot", "corrupt-replica", "kill-supervisor", "kill-spare")  # no recovery comes of them
+UNSEEN = (  # no recovery comes of them
+    "slow-rank", "thaw-rank", "corrupt-snapshot", "corrupt-replica", "kill-supervisor", "kill-spare", "fill-shm",
+)  # fmt: skip
 REPAIRS = {
     "kill-node": "boot-node", "kill-agent": "boot-node", "freeze-node": "thaw-node", "partition-node": "heal-node",
+    "fill-shm": "free-shm", "thaw-rank": "thaw-rank",
 }  # fmt: skip
 
 
@@ -68,15 +75,23 @@ class Strike:
     steps_reexecuted: int | None = None
 
 
+class Running(Protocol):
+    """The job's launcher."""
+
+    def alive(self) -> bool: ...
+
+
 class Chaos:
     """Strikes a running job. `random` decides everything that is not the job's own timing."""
 
-    def __init__(self, seed: int, faults: int, folder: Path, job: Launched, netns: bool) -> None:
+    def __init__(
+        self, seed: int, faults: int, folder: Path, job: Running, *, netns: bool = False, fill_shm: bool = False
+    ) -> None:
         self.random = random.Random(seed)
         self.faults = faults
         self.folder = folder
         self.job = job
-        self.copies = dict(TAKES_COPIES) | ({"partition-node": 3} if netns else {})
+        self.copies = TAKES_COPIES | ({"partition-node": 3} if netns else {}) | ({"fill-shm": 2} if fill_shm else {})
         self.strikes: list[Strike] = []
         self.broken: list[tuple[str, int]] = []  # (repair, node) that is due once the job runs again
         self.error_step = NO_STEP - 1
@@ -121,11 +136,11 @@ class Chaos:
         kind = self.random.choices(list(kinds), list(kinds.values()))[0]
         members = sorted(node.index for node in status.nodes if node.role == "member")
         target = 0
-        if kind.endswith("-node") or kind == "kill-agent":
+        if kind.endswith("-node") or kind in ("kill-agent", "fill-shm"):
             target = self.random.choice(members)
         elif kind not in ("kill-spare", "kill-supervisor"):
             target = self.random.choice(RANKS)
-        if not self.inject(kind, target):
+        if not self.inject("freeze-rank" if kind == "thaw-rank" else kind, target):
             return
         self.strikes.append(Strike(kind=kind, target=target, at_step=status.step, during_recovery=status.phase == "recover"))
         if kind in ("raise-rank", "oom-rank"):
@@ -162,7 +177,8 @@ def measure(strikes: Sequence[Strike], events: Sequence[dict[str, Any]]) -> None
         at_s = datetime.fromisoformat(event["time"]).timestamp()
         match event["event"]:
             case "injection":
-                struck = next((each for each in waiting if (each.kind, each.target) == (event["kind"], event["target"])), None)
+                told = event["kind"], event["target"]
+                struck = next((each for each in waiting if (each.kind, each.target) == told), None)
                 if struck is not None:
                     waiting.remove(struck)
                     struck.struck_s = at_s
@@ -178,22 +194,38 @@ def measure(strikes: Sequence[Strike], events: Sequence[dict[str, Any]]) -> None
                     opened.remove(each)
 
 
-def launch(folder: Path, runtime: Path, steps: int, *, netns: bool) -> Launched:
-    folder.mkdir(parents=True)
+def summary(strikes: Sequence[Strike]) -> dict[str, dict[str, Any]]:
+    """Returns, for each kind, how often it struck and the medians of what it took."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in sorted({each.kind for each in strikes}):
+        of_kind = [each for each in strikes if each.kind == kind]
+        found[kind] = {"count": len(of_kind), "during_recovery": sum(each.during_recovery for each in of_kind)}
+        for name in ("detected_after_s", "recovered_after_s", "steps_reexecuted"):
+            values = [getattr(each, name) for each in of_kind if getattr(each, name) is not None]
+            found[kind][name] = round(statistics.median(values), 3) if values else None
+    return found
+
+
+def options(folder: Path) -> list[str]:
+    """Returns those of a job that chaos befalls; `folder` gets its failure rules."""
     rules = folder / "rules.toml"
     rules.write_text(RULES)
+    return ["--hang-timeout", str(HANG_TIMEOUT_S), "--failure-rules", str(rules), "--max-recoveries-without-progress", "50"]
+
+
+def launch(folder: Path, runtime: Path, steps: int, *, netns: bool) -> Launched:
+    folder.mkdir(parents=True)
     command = [
         sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", str(NNODES), "--nproc-per-node",
         str(RANKS_PER_NODE), "--spares", str(SPARES), "--job-id", JOB, "--log-dir", str(folder / "logs"),
-        "--summary-json", str(folder / "summary.json"), "--hang-timeout", str(HANG_TIMEOUT_S), "--failure-rules", str(rules),
-        "--max-recoveries-without-progress", "50", *(["--netns"] if netns else []),
+        "--summary-json", str(folder / "summary.json"), *options(folder), *(["--netns"] if netns else []),
         str(SCRIPT), "--steps", str(steps), "--parallel", "zero", "--loss-log", str(folder / "losses"),
         "--digest", str(folder / "digest"), *SMALL,
     ]  # fmt: skip
     return Launched(command, folder, {"XDG_RUNTIME_DIR": str(runtime)})
 
 
-def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool) -> dict[str, Any]:
+def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool, fill_shm: bool) -> dict[str, Any]:
     """Returns the figures of one run under chaos; `same` says whether it ended as the unbroken run did."""
     steps = (faults + 2) * every_steps
     runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
@@ -204,7 +236,7 @@ def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool) 
             raise DeadpoolError(f"the unbroken run failed\n{jobs[-1].tail()}")
         began_s = time.monotonic()
         jobs.append(launch(folder / "broken", runtime, steps, netns=netns))
-        chaos = Chaos(seed, faults, runtime / "deadpool" / JOB, jobs[-1], netns)
+        chaos = Chaos(seed, faults, runtime / "deadpool" / JOB, jobs[-1], netns=netns, fill_shm=fill_shm)
         chaos.run(every_steps)
         exit_code = jobs[-1].process.wait(START_LIMIT_S + steps)
     finally:
@@ -224,6 +256,7 @@ def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool) 
         "wall_s": round(time.monotonic() - began_s, 1),
         "bad_copies": sum(event["event"] == "bad_copy" for event in events),
         "recoveries": sum(event["event"] == "recovered" for event in events),
+        "kinds": summary(chaos.strikes),
         "strikes": [plain(each) for each in chaos.strikes],
         "tail": "" if same else jobs[-1].tail(),
     }
@@ -245,10 +278,12 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--every-steps", type=int, default=12, help="steps between failures (default: %(default)s)")
     parser.add_argument("--netns", action="store_true", help="nodes are cut off as well; needs root")
+    parser.add_argument("--fill-shm", action="store_true", help="/dev/shm fills up as well; see above")
     parser.add_argument("--json", type=Path, help="write all figures there")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    figures = run(arguments.seed, arguments.faults, arguments.every_steps, folder, netns=arguments.netns)
+    extra = {"netns": arguments.netns, "fill_shm": arguments.fill_shm}
+    figures = run(arguments.seed, arguments.faults, arguments.every_steps, folder, **extra)
     for strike in figures["strikes"]:
         print(json.dumps(strike))
     verdict = {name: value for name, value in figures.items() if name not in ("strikes", "tail")}

@@ -1,33 +1,47 @@
-"""The chaos run in small form: failures at random moments, some while others are being recovered from; the same end."""
+"""The chaos run in small form: failures at random moments, some while others are being recovered from; the same end.
+
+By hand: python -m benchmarks.chaos --seed S --faults 30.
+"""
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launching import Job, Launcher, launching
+from training import ROOT, Training, finished, start
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
+FAULTS, EVERY_STEPS = 5, 15
+STEPS = (FAULTS + 3) * EVERY_STEPS
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", ["3", "4"])
-def test_a_random_mixture_of_failures_ends_as_the_unbroken_run(seed: str, tmp_path: Path) -> None:
-    figures = tmp_path / "figures.json"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.chaos",
-        "--seed",
-        seed,
-        "--faults",
-        "3",
-        "--every-steps",
-        "8",
-        "--json",
-        str(figures),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=170)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(figures.read_text())["strikes"]
+class Running:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def alive(self) -> bool:
+        return self._job.process.poll() is None
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    with launching(tmp_path_factory.mktemp("calm")) as launcher:
+        yield finished(start(launcher, "zero", steps=STEPS))
+
+
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_a_random_mixture_of_failures_ends_as_the_unbroken_run(
+    launcher: Launcher, calm: Training, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import chaos
+
+    job = start(launcher, "zero", *chaos.options(tmp_path), steps=STEPS)
+    struck = chaos.Chaos(seed, FAULTS, job.job_folder, Running(job))
+    struck.run(EVERY_STEPS)
+    finished(job).assert_same_as(calm)
+    assert struck.strikes
+    chaos.measure(struck.strikes, job.events())
+    for strike in struck.strikes:
+        print(json.dumps(chaos.plain(strike)))

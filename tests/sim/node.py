@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _pids = itertools.count(1000)
 _BEAT_S = 1.0
-_AGAIN = 0.01  # of what ranks are told, and say: it comes once more, late
+_AGAIN = 0.03  # of what ranks are told, and say: it comes once more, late
 
 
 class SimNode:
@@ -139,7 +139,7 @@ class SimNode:
                 steps_done=self.processes[process.number].steps_done,
                 exposed_stall_s=0.0,
             )
-            for rank, process in self.core.ranks().items()
+            for rank, process in self.core.playing().items()
             if process.number in self.processes
         ]
         self._send(messages.Beat(generation=self.core.generation, ranks=tuple(progress), readings=self.readings))
@@ -165,7 +165,7 @@ class SimNode:
                     if number in self.processes:
                         world.at(0.001, self.processes[number].receive, order)
                         if not isinstance(order, messages.Role) and world.chance(_AGAIN):
-                            world.at(world.between(0.01, 3.0), self.processes[number].receive, order)
+                            world.at(world.between(0.01, 1.5), self.processes[number].receive, order)
                 case events.Report(message=message):
                     self._send(message)
                 case events.ReportVault(generation=generation):
@@ -229,7 +229,7 @@ class SimNode:
     def speak(self, process: SimRank, message: RankMessage) -> None:
         self.world.at(0.001, self._spoken, process, message)
         if self.world.chance(_AGAIN):
-            self.world.at(self.world.between(0.01, 3.0), self._spoken, process, message)
+            self.world.at(self.world.between(0.01, 1.5), self._spoken, process, message)
 
     def _spoken(self, process: SimRank, message: RankMessage) -> None:
         if process.number in self.processes:

@@ -134,6 +134,7 @@ class Truth:
         groups = self.groups(generation)
         self.check(groups.playing.setdefault(rank, pid) == pid, f"rank {rank} is played twice in generation {generation}")
         self.check(self.steps[content] == step, f"rank {rank} resumed from S_{self.steps[content]}, the plan says {step}")
+        self.check(rank not in groups.resumed, f"rank {rank} goes live twice in generation {generation}")
         groups.resumed[rank] = content
         contents = {self.right(each) for each in groups.resumed.values()}
         self.check(len(contents) == 1, f"generation {generation} resumes from different states: {groups.resumed}")
@@ -163,6 +164,12 @@ class Truth:
     def cannot_restore(self, content: int) -> None:
         """A replica was made of a state with a flipped bit, and does not fit its peers' copies: nothing can be made of both."""
         self.unfit |= content in self.wrong
+
+    def plays(self, rank: int, node_id: str, pid: int) -> None:
+        """The supervisor takes this process for the one that plays the rank."""
+        role = self.roles.get(pid)
+        known = role is not None and role[:2] == (node_id, rank) and role[2] >= self.ordered[rank]
+        self.check(known, f"pid {pid} is {role}, not rank {rank} on {node_id} as ordered in {self.ordered.get(rank)}")
 
     def recovered(self, generation: int, until: int) -> None:
         """The supervisor says that every rank has made a step in this generation, or had none left to make."""

@@ -201,6 +201,19 @@ def test_without_a_stand_in_a_process_is_forked_and_starts_in_the_newest_generat
     assert role.generation == 3
 
 
+def test_a_joiner_that_a_start_afresh_overtakes_does_not_speak_for_it() -> None:
+    """Its end is ordered with StartRanks, a while after the store: until then it is taken for nobody."""
+    node = Node()
+    node.run(node.start(0))
+    node.order(Quiesce(generation=2, reason=""))
+    (process,) = node.run(node.assign(1, generation=2), register=False)
+    node.order(OpenStore(generation=3))
+    ((_, role),) = told(node.event(ProcessRegistered(process=process, pid=1)))
+    assert isinstance(role, Role)
+    assert role.generation == 2
+    assert node.core.playing() == {}
+
+
 def test_one_process_for_each_rank_even_when_stand_ins_are_still_starting() -> None:
     node = Node()
     starting = node.run(node.order(WarmUp(standins=2)), register=False)

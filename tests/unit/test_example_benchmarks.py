@@ -1,5 +1,6 @@
 """The arithmetic of the benchmarks: what they claim is computed from what was seen."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,32 @@ def test_a_wait_ends_when_the_job_has_ended(tmp_path: Path) -> None:
     from benchmarks.watch import LossWatch
 
     assert not LossWatch(tmp_path / "log").until(lambda: False, timeout_s=60.0, alive=lambda: False)
+
+
+def test_what_was_struck_is_told_from_what_followed() -> None:
+    """Two failures at once are one recovery; what needs none is not measured."""
+    from benchmarks import chaos
+
+    at_s = datetime(2026, 1, 1).timestamp()
+
+    def event(name: str, seconds: float, **fields: object) -> dict[str, object]:
+        return {"event": name, "time": datetime.fromtimestamp(at_s + seconds).isoformat(), **fields}
+
+    strikes = [
+        chaos.Strike(kind=kind, target=target, at_step=5, during_recovery=False)
+        for kind, target in (("kill-rank", 1), ("slow-rank", 0), ("kill-node", 1))
+    ]
+    events = [
+        event("injection", 0.0, kind="kill-rank", target=1),
+        event("injection", 0.1, kind="slow-rank", target=0),
+        event("failure", 0.2),
+        event("injection", 0.5, kind="kill-node", target=1),
+        event("failure", 0.75),
+        event("recovered", 2.0, steps_reexecuted=1),
+    ]
+    chaos.measure(strikes, events)
+    found = [(each.detected_after_s, each.recovered_after_s, each.steps_reexecuted) for each in strikes]
+    assert found == [(0.2, 2.0, 1), (None, None, None), (0.25, 1.5, 1)]
+    assert chaos.summary(strikes)["kill-node"] == {
+        "count": 1, "during_recovery": 0, "detected_after_s": 0.25, "recovered_after_s": 1.5, "steps_reexecuted": 1,
+    }  # fmt: skip

@@ -47,6 +47,15 @@ def test_a_new_claim_or_a_first_sign_of_life_begins_the_wait_anew() -> None:
     assert vigil.absent(newest=2, listened=True, mine=False, now_s=7.2)
 
 
+def test_where_no_node_hosts_one_any_more_the_job_ends() -> None:
+    vigil = Vigil(0)
+    assert not vigil.forsaken(newest=6, listened=False, now_s=0.0)
+    assert not vigil.forsaken(newest=6, listened=False, now_s=25.0)
+    assert not vigil.forsaken(newest=7, listened=False, now_s=29.0)  # another node tries
+    assert not vigil.forsaken(newest=7, listened=False, now_s=55.0)
+    assert vigil.forsaken(newest=7, listened=False, now_s=60.0)
+
+
 def test_a_killed_or_crashed_supervisor_is_started_again_some_times() -> None:
     restarts = Restarts()
     delays: list[float] = []
