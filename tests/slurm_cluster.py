@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Cluster:
                 )  # fmt: skip
             return not away
 
-        until(idle, 60, "all nodes are idle")
+        until(idle, 150, "all nodes are idle")
 
     def submit(self, folder: Path, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> "SlurmJob":
         """Runs sbatch in that folder; `options` are sbatch's."""
@@ -117,26 +117,23 @@ class SlurmJob:
     def names(self) -> list[str]:
         return [event["event"] for event in self.events()]
 
-    def until(self, event: str, timeout_s: float = 90, times: int = 1) -> None:
-        self._until(lambda: self.names().count(event) >= times, timeout_s, f"{times} x {event}")
+    def until_event(self, event: str, timeout_s: float = 120, times: int = 1) -> None:
+        self.until(lambda: self.names().count(event) >= times, timeout_s, f"{times} x {event}")
 
-    def until_steps(self, steps: int, ranks: int = 4, timeout_s: float = 120) -> None:
-        self._until(lambda: len(self.lines()) >= steps * ranks, timeout_s, f"{steps} steps")
+    def until_steps(self, steps: int, ranks: int = 4, timeout_s: float = 150) -> None:
+        self.until(lambda: len(self.lines()) >= steps * ranks, timeout_s, f"{steps} steps")
 
     def field(self, name: str) -> str:
         found = re.search(rf"\b{name}=(\S+)", self.cluster.run("scontrol", "--oneliner", "show", "job", self.job_id))
         return found[1] if found else ""
 
-    def end(self, timeout_s: float = 120) -> tuple[str, str]:
-        """Returns (state, exit code as Slurm writes it) once the job is over."""
-        states: list[str] = []
+    def end(self, timeout_s: float = 150) -> tuple[str, str]:
+        """Returns (state, exit code as Slurm writes it) once the job is over, for Slurm as well."""
+        self.until(lambda: self.field("JobState") in _OVER, timeout_s, "the job is over")
+        return self.field("JobState"), self.field("ExitCode")
 
-        def over() -> bool:
-            states[:] = [self.field("JobState")]
-            return states[0] in _OVER
-
-        self._until(over, timeout_s, "the job is over")
-        return states[0], self.field("ExitCode")
+    def until_said(self, words: str, timeout_s: float = 120) -> None:
+        self.until(lambda: words in self.out, timeout_s, f"its output has {words!r}")
 
     def finished(self) -> Training:
         state, exit_code = self.end()
@@ -144,10 +141,7 @@ class SlurmJob:
         summary = json.loads((self.folder / "summary.json").read_text())
         return Training(self.folder / "losses", self.folder / "digests", summary)
 
-    def cancel(self) -> None:
-        subprocess.run([str(self.cluster._folder / "slurm-exec"), "scancel", self.job_id], timeout=_COMMAND_S, check=False)
-
-    def _until(self, condition: Any, timeout_s: float, what: str) -> None:
+    def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         try:
             until(condition, timeout_s, what)
         except AssertionError as error:

@@ -150,3 +150,42 @@ def test_standalone_overrides_torchruns_rendezvous_options(script: str) -> None:
 def test_an_option_that_fits_no_type_is_click_s_error(script: str) -> None:
     with pytest.raises(click.BadParameter):
         parse("--nnodes", "two", script)
+
+
+ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PER_NODE": "2(x3)"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed", "words"),
+    [
+        (["--spares", "3", "SCRIPT"], {}, "--spares 3: Slurm job 7 has 3 nodes, and at least one must train"),
+        (["--nnodes", "3", "--spares", "1", "SCRIPT"], {}, "4 nodes, but Slurm job 7 has 3"),
+        (["--slurm", "--nnodes", "4", "SCRIPT"], {}, "--nnodes 4: 4 nodes, but Slurm job 7 has 3"),
+        (["SCRIPT"], {"SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}, "different numbers of CPUs"),
+        (["SCRIPT"], {"SLURM_HET_SIZE": "2"}, "heterogeneous"),
+        (["SCRIPT"], {"SLURM_STEP_NUM_TASKS": "3"}, "srun has started deadpool-launch 3 times"),
+        (["SCRIPT"], {"PATH": "/no/such/folder"}, "srun is not in PATH"),
+        (["--netns", "SCRIPT"], {}, "--netns: the nodes of a Slurm allocation"),
+        (["--gpus-per-node", "8", "SCRIPT"], {}, "--gpus-per-node is an option of sbatch and srun"),
+    ],
+)
+def test_allocations_that_do_not_fit(
+    script: str,
+    arguments: list[str],
+    changed: dict[str, str],
+    words: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text("#!/bin/sh\nexit 1\n")
+    srun.chmod(0o755)
+    for name, value in ({"PATH": str(srun.parent)} | ALLOCATION | changed).items():
+        monkeypatch.setenv(name, value)
+    assert launch.run([script if each == "SCRIPT" else each for each in arguments]) == 2
+    out, err = capfd.readouterr()
+    assert words in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert not list(tmp_path.glob("deadpool/[!.]*"))
