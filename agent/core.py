@@ -145,6 +145,8 @@ class NodeCore:
                 for injection_id in self.injections.take_due(heads, now_ns):
                     yield Report(message=InjectionDue(injection_id=injection_id, at_ns=now_ns))
             case StopRequested(grace_s=grace_s):
+                for process in self.processes.values():  # it is the node that leaves, as the end of its stream says
+                    process.superseded = True
                 yield from self._end(grace_s, SIGTERM)
             case _:
                 assert_never(event)

@@ -21,16 +21,26 @@ _OF_A_RANK = (
 
 
 def node_environment(
-    config: JobConfig, inherited: Mapping[str, str], *, job_dir: Path, vault_dir: Path, node_id: str, host: str
+    config: JobConfig,
+    inherited: Mapping[str, str],
+    *,
+    job_dir: Path,
+    vault_dir: Path,
+    node_id: str,
+    host: str,
+    interface: str = "",
 ) -> dict[str, str]:
-    """Returns what all of the node's ranks share: the environment of the warm process."""
+    """Returns what all of the node's ranks share: the environment of the warm process. `interface`: that has the node's address.
+
+    Without it Gloo would look the machine's own name up, which may lead to nowhere, or not to where others reach it.
+    """
     environment = {name: value for name, value in inherited.items() if name not in _OF_A_RANK}
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     environment |= thread_environment(config, inherited)
     if config.numa_binding:
         environment[NUMA_BINDING] = config.numa_binding
-    if host == "127.0.0.1":
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if host == "127.0.0.1" or interface:
+        environment.setdefault("GLOO_SOCKET_IFNAME", interface or "lo")
     return environment | {
         "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
         "TORCHELASTIC_RUN_ID": config.run_id or config.job_id,

@@ -55,6 +55,7 @@ def main() -> None:
                 token=found.token,
                 shared=found.shared,
                 remote=found.remote,
+                ends_as_job=arguments.ends_as_job,
                 journal=arguments.journal,
                 for_supervisor=tuple(json.loads(arguments.for_supervisor)),
             )
@@ -119,6 +120,7 @@ def _arguments() -> argparse.Namespace:
         "--supervisor", metavar="HOST:PORT", help=f"where it listens; with --job and ${TOKEN_VARIABLE}: a job on another machine"
     )
     parser.add_argument("--journal", type=Path, help="the job's folder that all nodes share: this one may start the supervisor")
+    parser.add_argument("--ends-as-job", action="store_true", help="exit with the job's exit code")
     parser.add_argument("--for-supervisor", metavar="JSON", default="[]", help="a list of arguments for it")
     parser.add_argument(
         "--with-parent",

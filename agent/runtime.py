@@ -9,6 +9,7 @@ import os
 import signal
 import time
 import traceback
+import zlib
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from deadpool.agent.vault import Vault
 from deadpool.agent.views import View, quiet, view_of_rank
 from deadpool.agent.warm import WarmProcess, error_path
 from deadpool.agent.whereabouts import Whereabouts
+from deadpool.proto.addresses import interface_of
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.messages import (
@@ -47,6 +49,7 @@ from deadpool.proto.messages import (
     RankMessage,
     Reserve,
     Reserved,
+    Stop,
     Stopped,
     VaultReport,
 )
@@ -59,6 +62,7 @@ _WATCH_S = 0.003  # how often call records are read while an injection waits for
 _REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
 _VERDICT_S = 15.0  # for the supervisor that this node hosts to hear of everybody's end
 _FORSAKEN_GRACE_S = 5.0
+_TURNS = 8  # nodes without an index start a lost supervisor after one of so many waits
 _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 
 
@@ -78,6 +82,7 @@ class NodeArguments:
     token: str
     shared: Path | None = None
     remote: bool = False
+    ends_as_job: bool = False  # its exit code is the job's, for a launcher that has no supervisor to tell it
     journal: Path | None = None
     for_supervisor: tuple[str, ...] = ()
 
@@ -96,7 +101,8 @@ class Node:
         self._replicas = ReplicaServer(arguments.host, arguments.token)
         self._successor: Successor | None = None
         if arguments.journal is not None:
-            own = (arguments.journal, arguments.job_dir, arguments.host, arguments.hint, arguments.for_supervisor)
+            index = arguments.hint if arguments.hint >= 0 else 1 + zlib.crc32(arguments.node_id.encode()) % _TURNS
+            own = (arguments.journal, arguments.job_dir, arguments.host, index, arguments.for_supervisor)
             self._successor = Successor(*own)
         self._link = SupervisorLink(
             Whereabouts(arguments.job_dir, arguments.supervisor, arguments.shared, self._successor),
@@ -120,6 +126,7 @@ class Node:
         self._ending: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
         self._exit_code = 0
+        self._job_exit_code = 0
 
     async def run(self) -> int:
         path = socket_path(self._arguments.job_dir, self._arguments.node_id)
@@ -267,7 +274,13 @@ class Node:
             return
         self._replicas.start(vault.folder)
         environment = node_environment(
-            config, os.environ, job_dir=arguments.job_dir, vault_dir=vault.folder, node_id=arguments.node_id, host=arguments.host
+            config,
+            os.environ,
+            job_dir=arguments.job_dir,
+            vault_dir=vault.folder,
+            node_id=arguments.node_id,
+            host=arguments.host,
+            interface=interface_of(arguments.host),
         )
         warm = WarmProcess(config, environment, on_forked=self._forked, on_problem=self._launch_refused, on_lost=self._warm_lost)
         self._machinery = Machinery(
@@ -303,7 +316,7 @@ class Node:
 
     def _finish(self) -> None:
         if not self._ended.done():
-            self._ended.set_result(self._exit_code)
+            self._ended.set_result(self._exit_code or self._job_exit_code)
 
     def _remove(self) -> None:
         """Ends every process and removes the vault, whatever the end. Harmless the second time."""
@@ -329,6 +342,8 @@ class Node:
         )
 
     def _ordered(self, order: Order) -> None:
+        if isinstance(order, Stop) and self._arguments.ends_as_job:
+            self._job_exit_code = order.exit_code
         self.dispatch(events.OrderReceived(order=order))
 
     def _forsaken(self, reason: str) -> None:

@@ -23,8 +23,8 @@ class Client:
         self._stub = status_pb2_grpc.StatusStub(channel)
         self._metadata = ((TOKEN_KEY, token),)
 
-    def status(self) -> messages.JobStatus:
-        answer = self._stub.GetStatus(convert.encode(messages.StatusRequest()), timeout=_TIMEOUT_S, metadata=self._metadata)
+    def status(self, *, timeout_s: float = _TIMEOUT_S) -> messages.JobStatus:
+        answer = self._stub.GetStatus(convert.encode(messages.StatusRequest()), timeout=timeout_s, metadata=self._metadata)
         status = convert.decode(answer)
         assert isinstance(status, messages.JobStatus)
         return status

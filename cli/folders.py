@@ -33,8 +33,8 @@ class Endpoint:
 
 
 @contextmanager
-def job_folder(config: JobConfig) -> Iterator[Path]:
-    """Makes the job's folder with its lock, job.json and token, and removes it at the end.
+def job_folder(config: JobConfig, token: str = "") -> Iterator[Path]:
+    """Makes the job's folder with its lock, job.json and token (a new one unless it is given), and removes it at the end.
 
     Raises ConfigError when a job of that id runs already, or its id or path cannot be used.
     """
@@ -44,7 +44,7 @@ def job_folder(config: JobConfig) -> Iterator[Path]:
     if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES_MAX:
         raise ConfigError(f"{longest}: too long for a socket's path; set XDG_RUNTIME_DIR or --job-id to something shorter")
     with locked_folder(config.job_id) as folder:
-        write_private(folder / "token", make_token())
+        write_private(folder / "token", token or make_token())
         write_private(folder / "job.json", to_json(config))
         yield folder
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -18,11 +18,16 @@ from deadpool.cli.checkpoints import settle_checkpoints
 from deadpool.cli.exits import guarded, say
 from deadpool.cli.netns import check_possible
 from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS
+from deadpool.cli.values import host_names
 from deadpool.deploy.slurm.allocation import Allocation, allocation_of, seats
 from deadpool.deploy.slurm.srun_options import is_of_srun
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
+from deadpool.proto.secret import read_private
+
+if TYPE_CHECKING:
+    from deadpool.cli.meeting import Meeting
 
 OF_THE_LAUNCHER = (
     "summary_json",
@@ -32,6 +37,7 @@ OF_THE_LAUNCHER = (
     "interface",
     "slurm_poll",
     "preflight",
+    "hosts",
 )  # parameters that say nothing of the job
 
 
@@ -66,6 +72,8 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @with_settings
 @click.option("--standalone", is_flag=True, envvar="PET_STANDALONE",
               help="All nodes on this machine, each a process tree of its own (the default so far, outside Slurm).")  # fmt: skip
+@click.option("--hosts", type=host_names, default=(), metavar="A,B,...",
+              help="Start a node on each of these machines, over ssh; those that are more than --nnodes are spares.")  # fmt: skip
 @click.option("--slurm", is_flag=True, help="Nodes are those of the Slurm allocation; the default inside of one.")
 @click.option("--requeue", is_flag=True, help="Slurm: a job that SIGUSR1 has ended (its time is up) is put back into the queue.")
 @click.option("--interface", metavar="NAME", help="The network interface by which nodes reach each other.")
@@ -88,6 +96,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(
     standalone: bool,
+    hosts: tuple[str, ...],
     slurm: bool,
     requeue: bool,
     interface: str | None,
@@ -101,15 +110,31 @@ def launch(
     allocation = None if standalone else find_allocation(options, wanted=slurm or requeue)
     if allocation is not None:
         settle_seats(options, allocation)
+    if hosts:
+        if standalone or allocation is not None:
+            raise ConfigError(f"--hosts: goes neither with --standalone nor with {'--slurm' if allocation else 'an allocation'}")
+        settle_hosts(options, hosts)
+    meeting = None if standalone or hosts or allocation is not None else find_meeting(options, interface)
     config, remarks = job_config(options, standalone=standalone)
-    if allocation is not None:
+    if allocation is not None or hosts:
         config = replace(config, standalone=False, together=True)
+    elif meeting is not None:
+        config = replace(config, standalone=False)
+        if port is not None and port != meeting.port:
+            raise ConfigError(f"--port {port}: the supervisor listens where the machines meet, at {meeting.given}")
+        port = None
     own: list[str] = [] if port is None else ["--port", str(port)]  # the supervisor's alone
     if summary_json is not None:
         summary_json = summary_json.absolute()
         own += ["--summary-json", str(summary_json)]
         if not os.access(summary_json.parent, os.W_OK):
             raise ConfigError(f"--summary-json {summary_json}: cannot write to {summary_json.parent}")
+    if meeting is not None:
+        from deadpool.cli import machines
+
+        for remark in remarks:
+            say(remark)
+        return machines.run(config, meeting, own, interface=interface, say=say)
     try:
         Path(config.log_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -131,7 +156,14 @@ def launch(
     with job_folder(config) as folder:
         say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
         nodes: Nodes
-        if allocation is None:
+        if hosts:
+            from deadpool.cli.hosts import HostNodes, launcher_host
+
+            host, free = launcher_host(hosts, interface)
+            own += [] if port is not None else ["--port", str(free)]
+            token = read_private(folder / "token")
+            nodes = HostNodes(config, children, hosts, token, host=host, port=port or free, interface=interface, say=say)
+        elif allocation is None:
             nodes = StandaloneNodes(config, folder, children)
         else:
             nodes = AllocationNodes(config, folder, children, allocation, say, interface=interface, poll_s=slurm_poll)
@@ -179,6 +211,34 @@ def settle_seats(options: dict[str, Any], allocation: Allocation) -> None:
     options["job_id"] = options["job_id"] or f"{short_name(options['script'])}-{allocation.job_id}"
 
 
+def find_meeting(options: dict[str, Any], interface: str | None) -> "Meeting | None":
+    """Returns where the job's machines meet, None when all nodes are here. Its job then has a name that all of them know."""
+    from deadpool.cli.meeting import meeting_of
+
+    given = torchrun.given_in(options)
+    if options["nnodes"][1] == 1:
+        return None
+    meeting = meeting_of(given, interface)
+    if meeting is not None:
+        named = re.sub(r"[^A-Za-z0-9._-]+", "-", str(given.get("rdzv-id", ""))).strip("-._")[:48]
+        options["job_id"] = options["job_id"] or named or f"{short_name(options['script'])}-{meeting.port}"
+    return meeting
+
+
+def settle_hosts(options: dict[str, Any], hosts: tuple[str, ...]) -> None:
+    """Fills in who trains and who waits; ConfigError when there are too few hosts."""
+    if options["journal"]:
+        raise ConfigError("--hosts: the launcher is the supervisor's home; with --journal start the job on each machine")
+    if click.get_current_context().get_parameter_source("nnodes") is ParameterSource.DEFAULT:
+        training = len(hosts) - options["spares"]
+        options["nnodes"] = (training, training)
+    least, most = options["nnodes"]
+    if least + options["spares"] > len(hosts) or least < 1:
+        raise ConfigError(f"--hosts: {len(hosts)} hosts are too few for --nnodes {least} and --spares {options['spares']}")
+    most = min(most, len(hosts) - options["spares"])
+    options["nnodes"], options["spares"] = (least, most), len(hosts) - most
+
+
 def size(config: JobConfig) -> str:
     def count(number: int, noun: str) -> str:
         return f"{number} {noun}" + ("s" if number != 1 else "")
@@ -194,7 +254,7 @@ def job_config(options: dict[str, Any], *, standalone: bool) -> tuple[JobConfig,
     """
     options["min_nnodes"], options["nnodes"] = options["nnodes"]
     given = torchrun.take_out(options)
-    torchrun.check_foreign(given, machines=options["nnodes"], standalone=standalone)
+    torchrun.check_foreign(given, machines=options["nnodes"])
     module, no_python, run_path = options.pop("module"), options.pop("no_python"), options.pop("run_path")
     if module and no_python:
         raise ConfigError("-m and --no-python: choose one")
@@ -224,7 +284,7 @@ def job_config(options: dict[str, Any], *, standalone: bool) -> tuple[JobConfig,
         injections=tuple(parse_injection(text, number) for number, text in enumerate(texts, 1)),
     )
     check(config)
-    return config, list(torchrun.notes(given, standalone=standalone))
+    return config, list(torchrun.notes(given, machines=config.nnodes, standalone=standalone))
 
 
 def check(config: JobConfig) -> None:

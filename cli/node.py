@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,7 +57,6 @@ def main() -> None:
 def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
     """Returns the agent's exit code, 128+n when it was killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    become_subreaper()
     node_id, own, host = arguments.node_id, [], ""
     if arguments.slurm:
         task = task_of(os.environ)
@@ -67,10 +66,18 @@ def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
         if arguments.launcher is not None:  # else a node of another allocation: it takes a free index
             own += ["--hint", str(task.number)]
     job_id = json.loads(read_shared(arguments.shared, _SHARED_S)[1])["job_id"]
+    exit_code = live(job_id, node_id, ["--shared", str(arguments.shared), "--node-id", node_id, *own, *for_agent])
+    if arguments.launcher not in (None, "", node_id) and _hosted_the_end(arguments.shared, host):
+        _end_allocation(arguments.launcher)
+    return exit_code
+
+
+def live(job_id: str, node_id: str, options: Sequence[str]) -> int:
+    """Runs the node's agent with these options; returns its exit code, 128+n when it was killed. Nothing is left of it."""
+    become_subreaper()
     children = Children()
     with _woken(children) as wait:
-        options = ["--shared", str(arguments.shared), "--with-parent", "--node-id", node_id, *own, *for_agent]
-        children.start(_AGENT, [*module_command("deadpool.agent.main"), *options])
+        children.start(_AGENT, [*module_command("deadpool.agent.main"), "--with-parent", *options])
         while (exit_code := wait(None)) is None:
             pass
         deadline_s = time.monotonic() + _KILL_S
@@ -79,8 +86,6 @@ def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
     vault = vault_folder(job_id, node_id)
     if vault.exists():
         shutil.rmtree(vault)
-    if arguments.launcher not in (None, "", node_id) and _hosted_the_end(arguments.shared, host):
-        _end_allocation(arguments.launcher)
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

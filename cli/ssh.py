@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from deadpool.proto.errors import UnavailableError
 
 _CONNECT_S = 10
-_SSH_FAILED = 255  # ssh's own exit code, not the command's
+SSH_FAILED = 255  # ssh's own exit code, not the command's
 
 
 def ssh_command(host: str, command: Sequence[str]) -> list[str]:
@@ -34,4 +34,4 @@ def failure(exit_code: int, stderr: str) -> str:
     """Returns in one line why a command over ssh has failed."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     said = lines[-1] if lines else f"exit code {exit_code}"
-    return f"cannot be reached by ssh: {said}" if exit_code == _SSH_FAILED else said
+    return f"cannot be reached by ssh: {said}" if exit_code == SSH_FAILED else said

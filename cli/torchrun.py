@@ -45,34 +45,39 @@ else:
 """
 
 
+def given_in(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of the foreign options that were given, by their names."""
+    found = {name: options[name.replace("-", "_")] for name in FOREIGN}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def take_out(options: dict[str, Any]) -> dict[str, Any]:
     """Removes the foreign options from `options`; returns those that were given, by their names."""
-    taken = {name: options.pop(name.replace("-", "_")) for name in FOREIGN}
-    return {name: value for name, value in taken.items() if value is not None}
+    given = given_in(options)
+    for name in FOREIGN:
+        del options[name.replace("-", "_")]
+    return given
 
 
-def check_foreign(given: Mapping[str, Any], *, machines: int, standalone: bool) -> None:
+def check_foreign(given: Mapping[str, Any], *, machines: int) -> None:
     """Raises ConfigError for what cannot be had. `machines`: the most nodes that the job may have."""
     if "logs-specs" in given:
         raise ConfigError(f"--logs-specs {given['logs-specs']}: torchrun's plugins do not run here; use -r, -t, --log-dir")
-    for name in MEETING:
-        if name in given and machines > 1 and not standalone:
-            raise ConfigError(f"--{name}: jobs over several machines are not built yet; with --standalone all nodes are here")
     if machines == 1 and given.get("node-rank", 0) > 0:
         raise ConfigError(f"--node-rank {given['node-rank']}: a job of one node has node rank 0 only; is --nnodes missing?")
 
 
-def notes(given: Mapping[str, Any], *, standalone: bool) -> Iterator[str]:
+def notes(given: Mapping[str, Any], *, machines: int, standalone: bool) -> Iterator[str]:
     """Yields one line for each option that is accepted and changes nothing."""
     if given.get("rdzv-backend", "static") not in KNOWN_BACKENDS:
         yield f"--rdzv-backend {given['rdzv-backend']}: not used, nodes meet at the job's own supervisor"
-    if "rdzv-conf" in given:
-        yield "--rdzv-conf: not used, there is no rendezvous to set up"
+    if "rdzv-conf" in given and "join_timeout" not in str(given["rdzv-conf"]):
+        yield "--rdzv-conf: not used, but for join_timeout: there is no rendezvous to set up"
     if "monitor-interval" in given:
         yield "--monitor-interval: not used, the end of a rank is seen at once"
     if given.get("event-log-handler", "null") != "null":
         yield f"--event-log-handler {given['event-log-handler']}: not used, events are in the log folder's events.jsonl"
-    if given.get("master-port") and not standalone:
+    if given.get("master-port") and not standalone and (machines == 1 or not given.keys() & {"master-addr", "node-rank"}):
         yield "--master-port: not used, every generation's store takes a free port; ranks read MASTER_PORT"
 
 

@@ -41,6 +41,14 @@ def interface_address(interface: str) -> str:
     raise ConfigError(f"--interface {interface}: no such interface with an address here; there are: {', '.join(sorted(found))}")
 
 
+def interface_of(address: str) -> str:
+    """Returns the name of the interface that has this address, "" when none has."""
+    for name, found in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in found):
+            return name
+    return ""
+
+
 def is_local(host: str) -> bool:
     """Returns whether only this machine can reach that address."""
     try:

@@ -368,11 +368,13 @@ class InjectionAck(_message.Message):
     def __init__(self, injection_id: _Optional[int] = ...) -> None: ...
 
 class Stop(_message.Message):
-    __slots__ = ("reason", "grace_s", "signal_number")
+    __slots__ = ("reason", "grace_s", "signal_number", "exit_code")
     REASON_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     reason: str
     grace_s: float
     signal_number: int
-    def __init__(self, reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., signal_number: _Optional[int] = ...) -> None: ...
+    exit_code: int
+    def __init__(self, reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., signal_number: _Optional[int] = ..., exit_code: _Optional[int] = ...) -> None: ...

@@ -516,11 +516,15 @@ class InjectionAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End all processes (by `signal_number`, after `grace_s` by SIGKILL), remove the vault, answer Stopped, exit."""
+    """End all processes (by `signal_number`, after `grace_s` by SIGKILL), remove the vault, answer Stopped, exit.
+
+    `exit_code`: the job's, for launchers on other machines than the supervisor's.
+    """
 
     reason: str
     grace_s: float
     signal_number: int = SIGTERM
+    exit_code: int = 0
 
 
 # ---------------------------------------------------------------- rank <-> agent only

@@ -154,7 +154,8 @@ class JobState:
         self.note("job_ended", exit_code=exit_code, reason=reason)
         self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=self.root_cause))
         by_signal = exit_code - _OF_SIGNALS if exit_code > _OF_SIGNALS else SIGTERM  # ranks get the one that the launcher got
-        self.broadcast(Stop(reason=reason, grace_s=self.config.stop_grace_s, signal_number=by_signal))
+        stop = Stop(reason=reason, grace_s=self.config.stop_grace_s, signal_number=by_signal, exit_code=exit_code)
+        self.broadcast(stop)
         self.quit_if_all_stopped()
 
     def quit_if_all_stopped(self, *, gave_up: bool = False) -> None:

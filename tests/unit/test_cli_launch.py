@@ -8,7 +8,6 @@ import pytest
 
 from deadpool.cli import launch, options
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted
-from deadpool.proto.errors import ConfigError
 
 # Fields that no option sets: from the rest of the command line or the environment, or not worth an option so far.
 ELSEWHERE = {"command", "entry", "python", "standalone", "failure_rules", "netns", "injections", "min_nnodes", "run_id",
@@ -58,7 +57,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--failure-rules", "SCRIPT", "SCRIPT"], "not TOML"),
         (["--job-id", "../up", "SCRIPT"], "--job-id ../up: use letters"),
         (["--job-id", "x" * 48, "--nnodes", "9" * 40, "SCRIPT"], "too long for a socket's path"),
-        (["--nnodes", "2", "--rdzv-endpoint", "host:1", "SCRIPT"], "not built yet"),
+        (["--nnodes", "2", "--rdzv-endpoint", "host:0", "SCRIPT"], "write HOST:PORT"),
+        (["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:29400", "--port", "7", "SCRIPT"], "the supervisor listens where"),
+        (["--hosts", "a,b", "--nnodes", "2", "--spares", "1", "SCRIPT"], "2 hosts are too few"),
+        (["--hosts", "a,b", "--journal", "/tmp/j", "SCRIPT"], "start the job on each machine"),
+        (["--hosts", "a", "--standalone", "SCRIPT"], "goes neither with --standalone"),
         (["--summary-json", "/no/such/folder/s.json", "SCRIPT"], "cannot write to /no/such/folder"),
         (["--log-dir", "/dev/null/logs", "SCRIPT"], "--log-dir /dev/null/logs"),
         (["--slurm", "SCRIPT"], "no Slurm allocation here"),
@@ -143,8 +146,6 @@ def test_modules_and_programs(script: str) -> None:
 
 def test_standalone_overrides_torchruns_rendezvous_options(script: str) -> None:
     assert parse("--standalone", "--rdzv_endpoint", "host:1", script).standalone
-    with pytest.raises(ConfigError, match="node-rank"):
-        parse("--nnodes", "2", "--node-rank", "1", script)
 
 
 def test_an_option_that_fits_no_type_is_click_s_error(script: str) -> None:

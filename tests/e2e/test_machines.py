@@ -1,0 +1,103 @@
+"""Jobs over several machines that are started by hand on each, or over ssh. Network namespaces are the machines."""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_ssh import fake_ssh
+from machines import Machines, machines, wait_for_text
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
+
+SCRIPT = """
+import os, pathlib, time
+rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+with open("ran", "a") as file:
+    file.write(f"{rank} of {os.environ['WORLD_SIZE']} restart {restarts} at {os.environ['DEADPOOL_HOST']}\\n")
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Machines]:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    with (
+        tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as runtime,
+        machines(tmp_path, Path(runtime), "a", "b", "c") as found,
+    ):
+        yield found
+
+
+def hand(three: Machines, *more: str) -> tuple[str, ...]:
+    return ("--nnodes", "2", "--rdzv-endpoint", f"{three.address('a')}:29411", "--log-dir", "logs", *more, "script.py")
+
+
+def ran(three: Machines) -> list[str]:
+    path = three.folder / "ran"
+    return sorted(path.read_text().splitlines()) if path.exists() else []
+
+
+def test_the_same_command_on_each_machine(three: Machines) -> None:
+    """Started in the wrong order, one machine too many, and one dies: it is the others' job."""
+    second = three.launch("b", *hand(three, "--max-restarts", "1"))
+    wait_for_text(second.err_path, "waiting for the supervisor")
+    first = three.launch("a", *hand(three, "--max-restarts", "1"))
+    wait_for_text(three.folder / "ran", "restart 0", 2)
+    assert ran(three) == [f"{rank} of 2 restart 0 at {three.address(name)}" for rank, name in enumerate("ab")]
+    stranger = three.launch("c", *hand(three), environment={"DEADPOOL_TOKEN": "another"})
+    assert (stranger.wait(), stranger.err.count("\n")) == (2, 1), stranger.err
+    assert "has another token" in stranger.err
+    third = three.launch("c", *hand(three, "--max-restarts", "1"))
+    wait_for_text(three.folder / "logs" / "events.jsonl", '"node_joined"', 3)
+    second.process.send_signal(signal.SIGKILL)
+    wait_for_text(three.folder / "ran", "restart 1", 2)
+    assert ran(three)[1::2] == [f"{rank} of 2 restart 1 at {three.address(name)}" for rank, name in enumerate("ac")]
+    (three.folder / "go").touch()
+    assert (first.wait(), third.wait()) == (0, 0), f"{first.err}\n{third.err}"
+
+
+def test_over_ssh(three: Machines) -> None:
+    hosts = {name: f"nsenter --net=/proc/{os.getpid()}/fd/{three.networks.fd(name)}" for name in ("a", "b")}
+    ssh = fake_ssh(three.folder, {three.address(name): prefix for name, prefix in hosts.items()})
+    addresses = ",".join(three.address(name) for name in hosts)
+    job = three.launch("launcher", "--hosts", addresses, "--log-dir", "logs", "script.py", environment=ssh)
+    wait_for_text(three.folder / "ran", "restart 0", 2)
+    assert ran(three) == [f"{rank} of 2 restart 0 at {three.address(name)}" for rank, name in enumerate("ab")]
+    (three.folder / "go").touch()
+    assert job.wait() == 0, job.err
+
+
+@pytest.mark.parametrize(
+    ("machine", "arguments", "words"),
+    [
+        ("b", ("--rdzv-endpoint", "nowhere.invalid:29411"), "does not resolve"),
+        ("b", ("--rdzv-endpoint", "{a}:29411", "--rdzv-conf", "join_timeout=1"), "no supervisor answers"),
+        ("b", ("--rdzv-endpoint", "203.0.113.1:29411"), "cannot be reached"),
+        ("a", ("--rdzv-endpoint", "{a}:29411", "--interface", "nowhere7"), "no such interface"),
+        ("launcher", ("--hosts", "{a},unknown"), "cannot be reached by ssh"),
+        ("launcher", ("--hosts", "{a}", "--nnodes", "2"), "too few"),
+    ],
+)
+def test_bad_input_is_one_line(three: Machines, machine: str, arguments: tuple[str, ...], words: str) -> None:
+    ssh = fake_ssh(three.folder, {three.address("a"): ""})
+    nnodes = () if machine == "launcher" else ("--nnodes", "2")
+    given = [each.replace("{a}", three.address("a")) for each in arguments]
+    bad = three.launch(machine, *nnodes, *given, "--log-dir", "logs", "script.py", environment=ssh)
+    assert bad.wait() == 2, bad.err
+    said = [line for line in bad.err.splitlines() if not line.startswith("deadpool: job ")]
+    assert len(said) == 1, bad.err
+    assert words in said[0]
+
+
+def test_two_supervisors_on_one_endpoint(three: Machines) -> None:
+    where = (three.address("a"), 29411)
+    listen = f"import socket; s = socket.create_server({where}); print('here', flush=True); s.accept(); s.accept()"
+    other = three.run("a", [sys.executable, "-c", listen])
+    wait_for_text(other.out_path, "here")
+    bad = three.launch("a", *hand(three))
+    assert (bad.wait(), bad.err.count("\n")) == (2, 1), bad.err
