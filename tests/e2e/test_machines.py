@@ -61,6 +61,21 @@ def test_the_same_command_on_each_machine(three: Machines) -> None:
     assert (first.wait(), third.wait()) == (0, 0), f"{first.err}\n{third.err}"
 
 
+def test_the_machine_of_the_endpoint_is_lost(three: Machines) -> None:
+    """With --journal no machine is special: another one decides, and one that comes later finds it."""
+    options = hand(three, "--max-restarts", "1", "--journal", str(three.folder / "shared"), "--heartbeat-timeout", "2")
+    three.launch("a", *options)
+    second = three.launch("b", *options)
+    wait_for_text(three.folder / "ran", "restart 0", 2)
+    three.networks.cut("a")
+    three.kill("a")
+    third = three.launch("c", *options)
+    wait_for_text(three.folder / "ran", "restart 1", 2)
+    assert {line.split()[-1] for line in ran(three) if "restart 1" in line} == {three.address("b"), three.address("c")}
+    (three.folder / "go").touch()
+    assert (second.wait(), third.wait()) == (0, 0), f"{second.err}\n{third.err}"
+
+
 def test_over_ssh(three: Machines) -> None:
     hosts = {name: f"nsenter --net=/proc/{os.getpid()}/fd/{three.networks.fd(name)}" for name in ("a", "b")}
     ssh = fake_ssh(three.folder, {three.address(name): prefix for name, prefix in hosts.items()})
