@@ -351,7 +351,7 @@ class RankResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFinished:
-    """The step loop has reached its end and S_step is committed; the rank waits for Release, however long."""
+    """The step loop has reached its end and S_step is committed, or cannot be; the rank waits for Release, however long."""
 
     generation: int
     rank: int
@@ -754,11 +754,15 @@ class InjectRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequest:
-    """`node`: its name, or its launch index. `undo`: it may have ranks again."""
+    """`node`: its name, or its launch index. `undo`: it may have ranks again.
+
+    `gone` (by name only): it is lost, as whoever manages the machines says, whatever its agent may still say.
+    """
 
     node: str
     reason: str = ""
     undo: bool = False
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,7 +195,6 @@ class Job:
                 keeping.state_differs(state, message)
             case messages.RankFinished():
                 rank.finished = True
-                state.heard_commit(message.step)
                 state.finished_step = max(state.finished_step, message.step)
                 advance.passed(state, message.rank, Stage.FIRST_STEP, now_s=now_s)
                 advance.finish_if_done(state, now_s=now_s)

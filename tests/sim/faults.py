@@ -37,6 +37,7 @@ class Faults:
             self._twin,
             self._sicken,
             self._flip,
+            self._fill,
             self._drain,
         ]
 
@@ -128,6 +129,14 @@ class Faults:
             self._log(f"{node.node_id} is not well")
             node.readings = (SICK,)
             self.world.at(self.world.between(1.0, 10.0), self._die, node, 0.5)
+
+    def _fill(self) -> None:
+        """The node has no room for replicas for a while."""
+        for node in self._any_node(alive=True):
+            seconds = self.world.between(0.1, 3.0)
+            self._log(f"{node.node_id} is full for {seconds:.1f} s")
+            node.full = True
+            self.world.at(seconds, setattr, node, "full", False)
 
     def _corrupt(self) -> None:
         """Every copy of one rank's state in one vault goes bad: as if that vault were lost, should it be needed."""

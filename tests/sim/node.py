@@ -48,6 +48,7 @@ class SimNode:
         self.conversation = Conversation()
         self.up: Pipe | None = None  # to the supervisor
         self.down: Pipe | None = None
+        self.full = False  # its vault has no room for more replicas
         self._cut_until_s = 0.0
         self._beating = False
         self._welcomed = False  # on the present connection

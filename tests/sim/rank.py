@@ -8,6 +8,7 @@ from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, Endpoint, RankOrder, Reform, SlotKind, Source, SourceKind
 from deadpool.proto.slots import StateId, slot_to_write
 from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
+from deadpool.trainer_hooks.rhythm import Rhythm
 
 if TYPE_CHECKING:
     from sim.node import SimNode
@@ -44,11 +45,14 @@ class SimRank:
         self.steps_done = 0
         self._holders: tuple[Endpoint, ...] = ()
         self._verified = NO_STEP  # the newest state that was the same everywhere, in this generation
-        self._first = NO_STEP  # the state that this generation began with
         self._fence_step = NO_STEP  # the step that waits for its state's copy
-        self._protect_step = NO_STEP  # the state that waits for the commit before it
+        self._protect_step = NO_STEP  # the state that waits for the verdict on the one before
+        self._open_step = NO_STEP  # the state in hand, until the verdict on it is known
+        self._announced = NO_STEP  # the state of which this rank has said that it has it safe, or refuses it
+        self._done_step = NO_STEP  # committed, refused or passed over
+        self._rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=0)
+        self._unprotected = False
         self._copying = False
-        self._busy = False  # the protect thread has a state in hand, until its replicas are acknowledged
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
         self._order: Reform | None = None
         self._resuming = False
@@ -138,14 +142,15 @@ class SimRank:
 
     def _go_on(self, step: int) -> None:
         """S_step is in the process, fresh from a start or a restore."""
-        self._first, self.copied_step, self._fence_step, self._protect_step = step, NO_STEP, NO_STEP, NO_STEP
-        self._busy, self._verified = False, NO_STEP
+        self.copied_step = self._fence_step = self._protect_step = NO_STEP
+        self._open_step = self._announced = self._done_step = self._verified = NO_STEP
+        self._rhythm = Rhythm(first_step=step, exchange_from=step, exchanges=0)
         self._protect(step)
         self._step(step)
 
     def _step(self, step: int) -> None:
         if step >= self.node.until:
-            if self._member().commit_step >= step:
+            if self._done_step >= step:
                 self._act(self._member().finished(step))
             return
         self._later(0.05, 0.2, self._fence, step)
@@ -218,10 +223,14 @@ class SimRank:
 
     def _protect(self, step: int) -> None:
         member = self._member()
-        if self._busy or (step > self._first and member.commit_step < step - 1):
+        if self._open_step != NO_STEP:
             self._protect_step = step  # only then may the older slot be written
             return
-        self._busy = True
+        if not self._rhythm.is_tried(step):
+            self.copied_step = step
+            self._done(step)
+            return
+        self._open_step = step
         slots, state = self.node.slots(SlotKind.SNAPSHOT, member.rank), member.live
         assert state is not None
         assert state.step == step
@@ -298,6 +307,9 @@ class SimRank:
         holder = self.node.other(holders[0])
         if holder is None or not holder.alive or holder.core.generation > generation:
             return  # no ack, no commit: the next generation names another holder
+        if holder.full:
+            self._refuse(sealed.state.step, generation)
+            return
         slots = holder.slots(SlotKind.REPLICA, self._member().rank)
         index = slot_to_write([each.state if each is not None else None for each in slots], keep_step)
         slots[index] = None
@@ -315,24 +327,56 @@ class SimRank:
             self._put(sealed, generation, holders[1:], keep_step)
 
     def _announce(self, sealed: Sealed, generation: int) -> None:
+        self._announced = sealed.state.step
         store = self.node.at(self.truth.groups(generation).store_at)
         if store is not None and store.alive and self.truth.announce(generation, self._member().rank, sealed.content):
             self.node.write_checkpoint(generation, sealed.content)
             for process in self.node.everyone():
                 if process.member is not None and process.member.running == generation:
                     process.world.at(self.world.between(0.001, 0.05), process.commit_known, generation, sealed.state.step)
-        if self._member().running == generation:
-            self._busy = False
-            self._protect_waiting()
+        if sealed.state.step in self.truth.groups(generation).refused:
+            self.world.at(self.world.between(0.001, 0.05), self.refused_known, generation, sealed.state.step)
+
+    def _refuse(self, step: int, generation: int) -> None:
+        """This rank cannot protect S_step: nobody waits for its commit. Who has not announced it yet hears that then."""
+        self._announced = step
+        self.truth.groups(generation).refused.add(step)
+        member = self._member()
+        said = messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason="no room")
+        self.node.speak(self, said)
+        for process in self.node.everyone():
+            if process.member is not None and process.member.running == generation:
+                process.world.at(process.world.between(0.001, 0.05), process.refused_known, generation, step)
+
+    def refused_known(self, generation: int, step: int) -> None:
+        member = self.member
+        if not self.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+            return
+        if not self._announced == self._open_step == step:
+            return
+        self._rhythm.refused(step)
+        self._unprotected = True
+        self._done(step)
+
+    def _done(self, step: int) -> None:
+        """All that comes of S_step has come of it."""
+        self._open_step, self._done_step = NO_STEP, step
+        self._protect_waiting()
+        member = self._member()
+        if member.live is not None and member.live.step == step == self.node.until:
+            self.truth.ended_unprotected |= member.commit_step < step
+            self._act(member.finished(step))
 
     def commit_known(self, generation: int, step: int) -> None:
         member = self.member
         if not self.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
             return
         member.commit_known(generation, step)
-        self._protect_waiting()
-        if member.live is not None and member.live.step == step == self.node.until:
-            self._act(member.finished(step))
+        if self._unprotected:
+            self._unprotected = False
+            self.node.speak(self, messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason=""))
+        self._rhythm.committed(step)
+        self._done(step)
 
     def _protect_waiting(self) -> None:
         if self._protect_step != NO_STEP and self._member().phase is Phase.RUN:

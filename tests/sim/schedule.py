@@ -72,7 +72,9 @@ class Run:
             truth.check(state.phase is Phase.END, f"{state.phase}")
             last = {truth.steps[content] for groups in truth.generations.values() for content in groups.resumed.values()}
             finished = {truth.steps.get(truth.committed), max(last)}  # or it was resumed from, sealed in every vault
-            truth.check(self.until in finished, "done, but the last step was never committed")
+            truth.check(
+                self.until in finished or truth.ended_unprotected, "done, but the last step was never committed, nor refused"
+            )
         else:
             nothing_left = (truth.excused and state.checkpoint_step == NO_STEP) or truth.unfit
             excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT
