@@ -46,6 +46,11 @@ class Client:
         request = convert.encode(messages.DrainRequest(node=node, reason=reason, undo=undo))
         self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
 
+    def give_up(self, node: str, reason: str) -> None:
+        """The node counts as lost. Raises ConfigError when there is no such node."""
+        request = convert.encode(messages.DrainRequest(node=node, reason=reason, gone=True))
+        self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
+
     def stop(self, reason: str) -> None:
         request = convert.encode(messages.StopRequest(reason=reason))
         self._check(self._stub.Stop(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)

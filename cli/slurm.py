@@ -137,13 +137,23 @@ class AllocationNodes:
             word = f"Slurm says that {node} is {state.text}{f' ({state.reason})' if state.reason else ''}"
             try:
                 with client.connected(journal_folder(self._config)) as job:
-                    job.drain(node, word, undo=not state.drains)
+                    if state.down:
+                        job.give_up(node, word)
+                    else:
+                        job.drain(node, word, undo=not state.drains)
                 self._words.passed_on(node, state)
             except DeadpoolError as error:
                 word += f"; {error}"
             if word not in self._told:
                 self._told.add(word)
                 self._say(word)
+
+
+_WELL = NodeState(down=False, drains=False, text="")
+
+
+def _what(state: NodeState) -> str:
+    return "down" if state.down else "drains" if state.drains else ""
 
 
 class Words:
@@ -161,9 +171,9 @@ class Words:
         return True
 
     def changes(self, text: str) -> dict[str, NodeState]:
-        """Returns the nodes that are to be left, or no longer, and of which that has not been passed on."""
-        quiet = NodeState(down=False, drains=False, text="")
-        return {node: state for node, state in node_states(text).items() if state.drains != self._known.get(node, quiet).drains}
+        """Returns the nodes that are down or to be left, or no longer, and of which that has not been passed on."""
+        now = node_states(text)
+        return {node: state for node, state in now.items() if _what(state) != _what(self._known.get(node, _WELL))}
 
     def passed_on(self, node: str, state: NodeState) -> None:
         self._known[node] = state

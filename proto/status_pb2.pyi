@@ -151,14 +151,16 @@ class InjectRequest(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., target: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
-    __slots__ = ("node", "reason", "undo")
+    __slots__ = ("node", "reason", "undo", "gone")
     NODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     UNDO_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     node: str
     reason: str
     undo: bool
-    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ..., undo: _Optional[bool] = ...) -> None: ...
+    gone: bool
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ..., undo: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("reason",)

@@ -168,6 +168,15 @@ class Runtime:
         """Returns "" once the node's ranks are on their way to a spare, or (`undo`) it may have some again; else why not."""
         return await self._answer_to(DrainRequested(event_id=next(self._ids), node=node, reason=reason, undo=undo))
 
+    def give_up(self, node_id: str, reason: str) -> str:
+        """Returns "" once the node counts as lost, else why it cannot be."""
+        stream = self._streams.get(node_id)
+        if stream is None:
+            return f"{node_id} is not connected"
+        stream.close()
+        self.stream_closed(stream, reason)
+        return ""
+
     async def _answer_to(self, request: InjectRequested | DrainRequested) -> str:
         self._answers[request.event_id] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait(request)

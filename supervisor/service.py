@@ -99,7 +99,10 @@ class StatusService(status_pb2_grpc.StatusServicer):
         return done
 
     async def Drain(self, request: status_pb2.DrainRequest, context: _Context) -> status_pb2.Done:
-        error = await self._runtime.drain(request.node, request.reason, undo=request.undo)
+        if request.gone:
+            error = self._runtime.give_up(request.node, request.reason)
+        else:
+            error = await self._runtime.drain(request.node, request.reason, undo=request.undo)
         done: status_pb2.Done = convert.encode(Done(error=error))
         return done
 

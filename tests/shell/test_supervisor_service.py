@@ -210,6 +210,8 @@ def test_status_events_inject_and_stop(supervisor: Supervisor) -> None:
 
         drain = messages.DrainRequest(node="node0")
         assert "no deadpool.join()" in convert.decode(stub.Drain(convert.encode(drain), metadata=metadata)).error
+        gone = messages.DrainRequest(node="node7", reason="its manager says so", gone=True)
+        assert convert.decode(stub.Drain(convert.encode(gone), metadata=metadata)).error == "node7 is not connected"
 
         lines = stub.Events(convert.encode(messages.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
         stub.Stop(convert.encode(messages.StopRequest(reason="enough")), metadata=metadata)

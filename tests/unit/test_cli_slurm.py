@@ -25,6 +25,12 @@ def test_only_changes_count_and_they_count_until_they_were_passed_on() -> None:
     assert words.changes(line("n2", "ALLOCATED")) == {}
 
 
+def test_a_node_that_drains_may_go_down() -> None:
+    words = Words(30.0)
+    words.passed_on("n2", words.changes(line("n2", "ALLOCATED+DRAIN"))["n2"])
+    assert words.changes(line("n2", "DOWN+DRAIN"))["n2"].down
+
+
 def test_slurm_s_silence_changes_nothing() -> None:
     words = Words(30.0)
     drains = words.changes(line("n2", "ALLOCATED+DRAIN"))
