@@ -159,7 +159,7 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
     """Yields a cluster of five nodes; NoClusterError says why there cannot be one."""
     if os.geteuid() != 0:
         raise NoClusterError("making a Slurm cluster in namespaces needs root")
-    environment = {"KILL_WAIT": "60"} | {
+    environment = {"KILL_WAIT": "60", "LIFETIME": "1800"} | {
         name: value for name, value in os.environ.items() if name != TEST_TAG and not name.startswith("SLURM")
     }
     up = subprocess.run(
