@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -85,13 +85,22 @@ class Chaos:
     """Strikes a running job. `random` decides everything that is not the job's own timing."""
 
     def __init__(
-        self, seed: int, faults: int, folder: Path, job: Running, *, netns: bool = False, fill_shm: bool = False
+        self,
+        seed: int,
+        faults: int,
+        folder: Path,
+        job: Running,
+        *,
+        netns: bool = False,
+        fill_shm: bool = False,
+        without: Collection[str] = (),
     ) -> None:
         self.random = random.Random(seed)
         self.faults = faults
         self.folder = folder
         self.job = job
         self.copies = TAKES_COPIES | ({"partition-node": 3} if netns else {}) | ({"fill-shm": 2} if fill_shm else {})
+        self.without = without
         self.strikes: list[Strike] = []
         self.broken: list[tuple[str, int]] = []  # (repair, node) that is due once the job runs again
         self.error_step = NO_STEP - 1
@@ -128,9 +137,9 @@ class Chaos:
         return None
 
     def strike(self, status: JobStatus) -> None:
-        kinds = dict(TAKES_NONE)
+        kinds = {kind: weight for kind, weight in TAKES_NONE.items() if kind not in self.without}
         if status.step <= self.error_step + 1:  # the same error again in the same step would rightly end the job
-            del kinds["raise-rank"], kinds["oom-rank"]
+            kinds = {kind: weight for kind, weight in kinds.items() if kind not in ("raise-rank", "oom-rank")}
         if status.phase == "run" and status.commit_step >= self.safe_step and not self.broken:
             kinds |= self.copies
         kind = self.random.choices(list(kinds), list(kinds.values()))[0]

@@ -8,10 +8,12 @@ machine) is given up only after 1.5 g, at most three timeouts. On a quiet machin
 is what was asked for; so it may be set down to a second or less, with three beats in it.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
-_CHECKS_PER_TIMEOUT = 12  # a silent node is noticed at most a twelfth of the timeout late
+_CHECKS_PER_TIMEOUT = 12  # a check that comes later than that was late by the supervisor's own fault
+_AFTER_S = 0.001  # the moment in which a node's time is over is looked at just after it
 _MARGIN = 1.5  # on top of the longest pause that was seen to end by itself
 _TIMEOUTS_MAX = 3.0  # a node whose pauses grow and grow is lost in the end
 _MEMORY_S = 60.0
@@ -43,6 +45,7 @@ class Silence:
         self.lag_s = 0.0  # how long the supervisor was away, all together
         self._nodes: dict[str, _Pauses] = {}  # in attended time
         self._due_s = now_s + self.interval_s
+        self._over_s = math.inf  # when the next node's time is over, if that is before the next check
         self._now_s = now_s
 
     def heard(self, node_id: str, *, now_s: float) -> None:
@@ -67,16 +70,19 @@ class Silence:
         return min(max(self.timeout_s, _MARGIN * longest_s), _TIMEOUTS_MAX * self.timeout_s)
 
     def next_check_s(self) -> float:
-        return self._due_s
+        return min(self._due_s, self._over_s)
 
     def check(self, *, now_s: float) -> list[tuple[str, float]]:
         """Returns (node, seconds of silence) for each that is silent too long; it is forgotten with that."""
         attended_s = self.attended_s(now_s)
         self._due_s = max(self._due_s, now_s + self.interval_s)
         ages = [(node_id, attended_s - node.heard_s) for node_id, node in self._nodes.items()]
-        silent = [(node_id, age_s) for node_id, age_s in ages if age_s > self.limit_s(node_id, now_s=now_s)]
+        left = [(self.limit_s(node_id, now_s=now_s) - age_s, node_id, age_s) for node_id, age_s in ages]
+        silent = [(node_id, age_s) for left_s, node_id, age_s in left if left_s < 0]
         for node_id, _ in silent:
             del self._nodes[node_id]
+        soon_s = min((left_s for left_s, *_ in left if left_s >= 0), default=math.inf)
+        self._over_s = now_s + soon_s + _AFTER_S if soon_s < self.interval_s else math.inf
         return silent
 
     def attended_s(self, now_s: float) -> float:

@@ -71,6 +71,14 @@ class SimRank:
     def receive(self, order: RankOrder) -> None:
         if not self.alive:
             return
+        member = self.member
+        before = None if member is None else (member.generation, member.phase, member.running)
+        self._obey(order)
+        stale = before is not None and getattr(order, "generation", before[0]) < before[0]
+        same = member is None or before == (member.generation, member.phase, member.running)
+        self.truth.check(same or not stale, f"rank {member.rank if member else -1}: {order} was obeyed, {before} before")
+
+    def _obey(self, order: RankOrder) -> None:
         match order:
             case messages.Role():
                 self._take_role(order)
