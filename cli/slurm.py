@@ -55,6 +55,7 @@ class AllocationNodes:
         self._nodes = allocation.nodes[: config.nnodes + config.spares]
         self._host = ""
         self._live: set[str] = set()  # as the events have it
+        self._over = False
         self._words = Words(poll_s)
         self._told: set[str] = set()
 
@@ -86,8 +87,8 @@ class AllocationNodes:
         if name == _WATCH:
             if exit_code == 0:
                 self._pass_on(self._words.changes((self._folder / _WATCH).read_text()))
-        elif self._live:
-            self._say(f"srun has ended ({exit_code}); {len(self._live)} nodes live on")
+        elif not self._over:
+            self._say(f"srun has ended with {exit_code}" + (f"; nodes that live on: {len(self._live)}" if self._live else ""))
 
     def buried(self) -> None:
         pass
@@ -100,6 +101,7 @@ class AllocationNodes:
             self._live.discard(node)
         elif event.get("event") == "job_ended":
             self._live.clear()
+            self._over = True
 
     def turn(self) -> None:
         if self._words.due(time.monotonic()) and self._children.pid(_WATCH) is None:

@@ -1,0 +1,55 @@
+"""The launcher in a Slurm allocation whose srun is a fake one (the real one: tests/slurm)."""
+
+import os
+from pathlib import Path
+
+import pytest
+from launching import Launcher
+
+ALLOCATION = {
+    "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_CPUS_PER_NODE": "2", "SLURMD_NODENAME": "localhost",
+}  # fmt: skip
+# Runs its last arguments, the command, as the task of the only node.
+AS_A_TASK = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+export SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LAUNCH_NODE_IPADDR=127.0.0.1
+exec "$@"
+"""
+
+
+def allocation(folder: Path, srun: str) -> dict[str, str]:
+    """Returns the environment of an allocation of this machine, with this srun and commands of Slurm's that know nothing."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    for name, text in {
+        "srun": srun,
+        "scontrol": "#!/bin/sh\nexit 1\n",
+        "squeue": "#!/bin/sh\n",
+        "scancel": "#!/bin/sh\n",
+    }.items():
+        (bin_folder / name).write_text(text)
+        (bin_folder / name).chmod(0o755)
+    return ALLOCATION | {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_node_joins_and_nothing_is_left(launcher: Launcher, tmp_path: Path, journal: bool) -> None:
+    options = ("--journal", str(tmp_path / "shared")) if journal else ()
+    job = launcher.start(
+        *options, "--no-python", "sh", "-c", "echo node $SLURMD_NODENAME", environment=allocation(tmp_path, AS_A_TASK), cold=True
+    )
+    outcome = job.wait()
+    assert outcome.exit_code == 0, outcome.err
+    assert "node localhost" in outcome.out
+    assert [event["node"] for event in job.events() if event["event"] == "node_joined"] == ["localhost"]
+    shared = tmp_path / "shared" / job.job_id if journal else job.log_dir / "journal"
+    assert (shared / "outcome.json").exists()
+    assert not (shared / "token").exists()
+
+
+def test_an_srun_that_fails(launcher: Launcher, tmp_path: Path) -> None:
+    failing = "#!/bin/sh\necho 'srun: error: Unable to create step' >&2\nexit 1\n"
+    outcome = launcher.run("--no-python", "true", environment=allocation(tmp_path, failing), cold=True)
+    assert outcome.exit_code == 1
+    assert "srun has ended with 1" in outcome.err
+    assert "no node is left" in outcome.err
