@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 import deadpool
 
-STEP_S = 0.05
-
 
 class Record:
     """Goes into the metadata of each state."""
@@ -45,9 +43,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--grows-at", type=int, required=True)
     parser.add_argument("--grows-by", type=int, required=True, help="numbers of 4 bytes")
+    parser.add_argument("--step-s", type=float, default=0.05)
     parser.add_argument("--flip", type=int, nargs=2, default=(-1, -1), metavar=("RANK", "STEP"), help="once: a bad memory cell")
     args = parser.parse_args()
     run = deadpool.join()
+    if not run.joined_late:
+        Path("store-port").write_text(os.environ["MASTER_PORT"])
     torch.manual_seed(0)
     model = nn.Linear(16, 16)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -55,7 +56,8 @@ def main() -> None:
     guard = run.protect(model=model, optimizer=optimizer, extra={"record": record})
 
     def train_step(step: int) -> float:
-        time.sleep(STEP_S)  # what a step of a real training takes
+        if not Path("hurry").exists():
+            time.sleep(args.step_s)  # what a step of a real training takes
         generator = torch.Generator().manual_seed(1000 * step + run.rank)
         inputs: Tensor = torch.randn(8, 16, generator=generator)
         optimizer.zero_grad()

@@ -1,6 +1,6 @@
 """The arithmetic of the benchmarks: what they claim is computed from what was seen."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -97,3 +97,16 @@ def test_what_was_struck_is_told_from_what_followed() -> None:
     assert chaos.summary(strikes)["kill-node"] == {
         "count": 1, "during_recovery": 0, "detected_after_s": 0.25, "recovered_after_s": 1.5, "steps_reexecuted": 1,
     }  # fmt: skip
+
+
+def test_steps_under_a_checkpoint_are_told_from_those_beside_it() -> None:
+    from benchmarks.checkpoints import steps_of, under, windows_in
+
+    ranks = [[(10.0, 0.0), (11.0, 0.0), (12.5, 0.2)], [(10.1, 0.0), (11.2, 0.1), (12.4, 0.1)]]
+    first, second = steps_of(ranks)
+    assert (first.duration_s, second.duration_s) == pytest.approx((1.1, 1.5))
+    assert (first.stall_s, second.stall_s) == pytest.approx((0.1, 0.2))
+    at = datetime.fromtimestamp(13.0, UTC).isoformat()
+    windows = windows_in([{"event": "checkpoint", "time": at, "seconds": 1.5}, {"event": "started", "time": at}])
+    assert windows == [pytest.approx((11.5, 13.0))]
+    assert [under(step, windows) for step in (first, second)] == [False, True]
