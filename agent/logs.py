@@ -57,13 +57,18 @@ class Writer:
 
 
 class LogFile:
-    """A file that becomes FILE.1 when it has `bytes_max`. The loop's thread opens and renames, the writer's writes and closes."""
+    """A file that becomes FILE.1 when it has `bytes_max`. The loop's thread opens and renames, the writer's writes and closes.
+
+    One that cannot be opened now (a full disk, no descriptors left) is tried again at each write, which raises OSError till then.
+    """
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         self.path = path
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._open()
+        self._fd, self._bytes = -1, 0
+        with contextlib.suppress(OSError):
+            self._open()
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,20 +78,25 @@ class LogFile:
     def rename(self, path: Path) -> None:
         """A file of that name stays as it is, this one then keeps its old name."""
         with self._lock:
-            if not path.exists():
+            if self._fd < 0:
+                self.path = path
+            elif not path.exists():
                 self.path = self.path.rename(path)
 
     def write(self, data: bytes) -> None:
         with self._lock:
-            if self._bytes and self._bytes + len(data) > self._bytes_max:
-                os.close(self._fd)
+            if self._fd >= 0 and self._bytes and self._bytes + len(data) > self._bytes_max:
+                fd, self._fd = self._fd, -1
+                os.close(fd)
                 self.path.replace(older(self.path))
+            if self._fd < 0:
                 self._open()
             self._bytes += len(data)
             _write_all(self._fd, data)
 
     def close(self, _: bytes = b"") -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 def older(path: Path) -> Path:

@@ -1,6 +1,9 @@
 """deadpool logs: a rank's files in order, and nothing twice or left out when they are turned over or renamed meanwhile."""
 
+import shutil
 from pathlib import Path
+
+import pytest
 
 from deadpool.agent.logs import LogFile
 from deadpool.cli import main
@@ -55,3 +58,24 @@ def test_last_lines() -> None:
 
 def test_a_rank_that_has_no_log(tmp_path: Path) -> None:
     assert main.run(["logs", "7", "--log-dir", str(tmp_path)]) == 2
+
+
+def test_a_file_that_cannot_be_opened_is_tried_again_and_no_other_file_is_written_meanwhile(tmp_path: Path) -> None:
+    folder = tmp_path / "node0"
+    folder.write_text("in the way")
+    file = LogFile(folder / "standin.log", bytes_max=10)
+    with pytest.raises(OSError, match="exists"):
+        file.write(b"lost")
+    file.rename(folder / "rank-3.log")
+    folder.unlink()
+    file.write(b"123456789")
+    assert (folder / "rank-3.log").read_bytes() == b"123456789"
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        file.write(b"turned over")
+    with (tmp_path / "another").open("wb") as another:  # it may get the number that is free now
+        file.write(b"again")
+        another.flush()
+    file.close()
+    assert (folder / "rank-3.log").read_bytes() == b"again"
+    assert (tmp_path / "another").read_bytes() == b""
