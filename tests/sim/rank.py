@@ -74,9 +74,10 @@ class SimRank:
         member = self.member
         before = None if member is None else (member.generation, member.phase, member.running)
         self._obey(order)
-        stale = before is not None and getattr(order, "generation", before[0]) < before[0]
-        same = member is None or before == (member.generation, member.phase, member.running)
-        self.truth.check(same or not stale, f"rank {member.rank if member else -1}: {order} was obeyed, {before} before")
+        if member is None or before is None or getattr(order, "generation", before[0]) >= before[0]:
+            return
+        if before != (member.generation, member.phase, member.running):
+            raise self.truth.fail(f"rank {member.rank}: {order} was obeyed, {before} before")
 
     def _obey(self, order: RankOrder) -> None:
         match order:

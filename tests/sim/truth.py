@@ -174,7 +174,8 @@ class Truth:
         """The supervisor takes this process for the one that plays the rank."""
         role = self.roles.get(pid)
         known = role is not None and role[:2] == (node_id, rank) and role[2] >= self.ordered[rank]
-        self.check(known, f"pid {pid} is {role}, not rank {rank} on {node_id} as ordered in {self.ordered.get(rank)}")
+        if not known:
+            raise self.fail(f"pid {pid} is {role}, not rank {rank} on {node_id} as ordered in {self.ordered.get(rank)}")
 
     def recovered(self, generation: int, until: int) -> None:
         """The supervisor says that every rank has made a step in this generation, or had none left to make."""
