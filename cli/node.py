@@ -25,7 +25,7 @@ from deadpool.cli.processes import Children, become_subreaper, module_command, v
 from deadpool.deploy.slurm.allocation import node_states, nodes_command, task_of
 from deadpool.proto.addresses import interface_address, own_address
 from deadpool.proto.errors import ConfigError
-from deadpool.proto.shared_folder import read_shared
+from deadpool.proto.shared_folder import read_shared, stand_where_the_launcher_does
 from deadpool.proto.terms import newest_endpoint, read_outcome
 
 _AGENT = "agent"
@@ -65,9 +65,11 @@ def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
         own = ["--host", host]
         if arguments.launcher is not None:  # else a node of another allocation: it takes a free index
             own += ["--hint", str(task.number)]
-    job_id = json.loads(read_shared(arguments.shared, _SHARED_S)[1])["job_id"]
-    exit_code = live(job_id, node_id, ["--shared", str(arguments.shared), "--node-id", node_id, *own, *for_agent])
-    if arguments.launcher not in (None, "", node_id) and _hosted_the_end(arguments.shared, host):
+    shared = arguments.shared.absolute()
+    job_id = json.loads(read_shared(shared, _SHARED_S)[1])["job_id"]
+    stand_where_the_launcher_does(shared)
+    exit_code = live(job_id, node_id, ["--shared", str(shared), "--node-id", node_id, *own, *for_agent])
+    if arguments.launcher not in (None, "", node_id) and _hosted_the_end(shared, host):
         _end_allocation(arguments.launcher)
     return exit_code
 
