@@ -1,7 +1,8 @@
 """How a node on another machine gets into a job: through a folder that both see.
 
-The launcher puts `token` (0600), `job.json` and where it stands (`folder`) beside the terms (proto/terms.py), where each supervisor
-writes its endpoint, and takes them away at the end. A node on a machine that shares no folder is told endpoint and token otherwise.
+The launcher puts `token` (0600), `job.json` and where it stands (`folder`) beside the terms (proto/terms.py), where each
+supervisor writes its endpoint, and takes them away at the end. A node on a machine that shares no folder is told endpoint and
+token otherwise.
 """
 
 import os
