@@ -28,6 +28,21 @@ def test_errors_broken_connections_and_a_frozen_node(launcher: Launcher, referen
     assert broken.summary["committed_steps_lost"] == 0
 
 
+def test_orphans_a_lost_spare_and_a_stopped_rank(launcher: Launcher, reference: Training) -> None:
+    """Orphans of a lost agent must not train on; a spare is missed by nobody; a stopped process is found by its steps."""
+    faults = inject("kill-agent:1@6", "kill-spare:0@12", "freeze-rank:1@20")
+    job = start(launcher, "zero", "--spares", "2", "--hang-timeout", "4", *faults)
+    broken = finished(job)
+    broken.assert_same_as(reference)
+    assert [(recovery["ranks"], recovery["class"]) for recovery in broken.summary["recoveries"]] == [
+        ([2, 3], "permanent"),
+        ([1], "transient"),
+    ]
+    assert [event["node"] for event in job.events() if event["event"] == "node_lost"][:2] == ["node1", "node3"]
+    (hang,) = [event for event in job.events() if event["event"] == "hang"]
+    assert (hang["rank"], hang["stopped"]) == (1, True)
+
+
 def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: Training) -> None:
     """Rank 1's own snapshot is bad: its replica is used. Later rank 3's replicas are bad, and the node of rank 3 dies after them.
 
