@@ -3,8 +3,8 @@
     python -m benchmarks.checkpoints > checkpoints.json
 
 A job on two nodes of two ranks writes a checkpoint every so many steps. A step counts as *under* one if it overlaps with the time
-from the commit of the checkpoint's state to its completion, as events.jsonl tells; a step's time is the slowest rank's. `stall`:
-what optimizer.step has waited for copies, of the rank that waited longest. Progress goes to stderr, JSON to stdout.
+from the step that made the checkpoint's state to its completion, as events.jsonl tells; a step's time is the slowest rank's.
+`stall`: what optimizer.step has waited for copies, of the rank that waited longest. Progress goes to stderr, JSON to stdout.
 """
 
 import argparse
@@ -88,11 +88,12 @@ def under(step: Step, windows: Sequence[tuple[float, float]]) -> bool:
     return any(step.began_s < end_s and step.ended_s > begin_s for begin_s, end_s in windows)
 
 
-def windows_in(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """Returns (begin, end) in wall-clock seconds of each checkpoint that was written."""
+def windows_in(events: Sequence[dict[str, Any]], ranks: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Returns (begin, end) in wall-clock seconds of each checkpoint: from its state's last rank on until it is complete."""
     written = [each for each in events if each["event"] == "checkpoint"]
     ends_s = [datetime.fromisoformat(each["time"]).timestamp() for each in written]
-    return [(end_s - each["seconds"], end_s) for end_s, each in zip(ends_s, written, strict=True)]
+    begins_s = [max(seen[each["step"] - 1][0] for seen in ranks) for each in written]
+    return list(zip(begins_s, ends_s, strict=True))
 
 
 def report(steps: Sequence[Step], windows: Sequence[tuple[float, float]]) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def launch(args: argparse.Namespace) -> dict[str, Any] | None:
     ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(NODES * RANKS_PER_NODE)]
     events = [json.loads(line) for line in (folder / "logs" / "events.jsonl").read_text().splitlines()]
     shutil.rmtree(folder)
-    return report(steps_of(ranks), windows_in(events))
+    return report(steps_of(ranks), windows_in(events, ranks))
 
 
 def main() -> int:

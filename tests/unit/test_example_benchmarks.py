@@ -107,6 +107,6 @@ def test_steps_under_a_checkpoint_are_told_from_those_beside_it() -> None:
     assert (first.duration_s, second.duration_s) == pytest.approx((1.1, 1.5))
     assert (first.stall_s, second.stall_s) == pytest.approx((0.1, 0.2))
     at = datetime.fromtimestamp(13.0, UTC).isoformat()
-    windows = windows_in([{"event": "checkpoint", "time": at, "seconds": 1.5}, {"event": "started", "time": at}])
-    assert windows == [pytest.approx((11.5, 13.0))]
+    windows = windows_in([{"event": "checkpoint", "time": at, "step": 2}, {"event": "started", "time": at}], ranks)
+    assert windows == [pytest.approx((11.2, 13.0))]
     assert [under(step, windows) for step in (first, second)] == [False, True]
