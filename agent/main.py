@@ -12,12 +12,17 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deadpool.agent.home import TOKEN_VARIABLE, Home, home
-from deadpool.agent.runtime import Node, NodeArguments
+from deadpool.agent.warm import start_early
 from deadpool.proto.addresses import interface_address, own_address
+from deadpool.proto.config import from_json
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.terms import newest_endpoint
+
+if TYPE_CHECKING:
+    from deadpool.agent.runtime import NodeArguments
 
 _LOCAL = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
@@ -39,6 +44,10 @@ def main() -> None:
         if _parent_is_gone(parent):
             sys.exit(f"deadpool-agent[{arguments.node_id}]: the process that started it is gone")
     try:
+        if arguments.job_dir is not None and (known := arguments.job_dir / "job.json").exists():
+            start_early(from_json(known.read_text()))
+        from deadpool.agent.runtime import NodeArguments  # grpc and all: while torch is being imported
+
         with home(
             job_dir=arguments.job_dir,
             job=arguments.job,
@@ -77,7 +86,9 @@ def _host(arguments: argparse.Namespace, found: Home) -> str:
     return own_address(supervisor.rpartition(":")[0].strip("[]"))
 
 
-async def _run(arguments: NodeArguments, parent: int | None) -> int:
+async def _run(arguments: "NodeArguments", parent: int | None) -> int:
+    from deadpool.agent.runtime import Node
+
     node = Node(arguments)
     loop = asyncio.get_running_loop()
 

@@ -1,6 +1,11 @@
-"""The node's store process, seen from the agent: made at the first OpenStore, then kept warm for the next ones."""
+"""The node's store process, seen from the agent: made at the first OpenStore, then kept warm for the next ones.
+
+The agent itself listens, so that the port is known at once: whoever connects waits in the backlog until the process, which may
+have to import torch first, has taken the listener over.
+"""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -16,14 +21,18 @@ from deadpool.proto.warm_wire import ForkKind, FrameReader, Open, Opened
 REQUEST = -1  # the warm process's number for the store; ranks count from 0
 _RECEIVE_BYTES = 1 << 16
 _ATTEMPTS_MAX = 3
+_BACKLOG = 4096  # ranks that may come before it is served
+_log = logging.getLogger(__name__)
 
 
 class StoreProcess:
-    """`on_opened(generation, port, error)` answers every `open()` once."""
+    """`on_opened(generation, port, error)` answers every `open()` at once."""
 
     def __init__(self, warm: WarmProcess, logs: Logs, host: str, on_opened: Callable[[int, int, str], None]) -> None:
         self._warm, self._logs, self._host, self._on_opened = warm, logs, host, on_opened
         self._asked: dict[int, int] = {}  # generation -> attempts
+        self._ports: dict[int, int] = {}  # of the generations that are served, or will be
+        self._listeners: dict[int, socket.socket] = {}  # of those; ours until the process has taken them over
         self._control: socket.socket | None = None
         self._theirs: socket.socket | None = None
         self._log: RankLog | None = None
@@ -31,11 +40,22 @@ class StoreProcess:
         self.pid = 0  # 0 while there is none
 
     def open(self, generation: int) -> None:
-        self._asked[generation] = 1
+        if generation in self._ports:
+            self._on_opened(generation, self._ports[generation], "")
+            return
+        try:
+            family = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)[0][0]
+            listener = socket.create_server((self._host, 0), family=family, backlog=_BACKLOG)  # on that one address only
+        except OSError as error:
+            self._on_opened(generation, 0, f"no rendezvous store on {self._host}: {error}")
+            return
+        self._asked[generation], self._listeners[generation] = 1, listener
         if self._control is None:
             self._start()
         elif self.pid:
             self._ask(generation)
+        self._ports[generation] = listener.getsockname()[1]
+        self._on_opened(generation, self._ports[generation], "")
 
     def forked(self, pid: int) -> None:
         """The warm process says that it exists."""
@@ -62,7 +82,7 @@ class StoreProcess:
     def _ask(self, generation: int) -> None:
         assert self._control is not None
         try:
-            warm_wire.send(self._control, Open(generation=generation, host=self._host))
+            warm_wire.send(self._control, Open(generation=generation), (self._listeners[generation].fileno(),))
         except ConnectionError:
             return  # it is dead: _readable hears of that as well, and asks the next one
 
@@ -77,22 +97,30 @@ class StoreProcess:
         for frame in self._reader.feed(data):
             if not isinstance(frame, Opened):
                 raise ProtocolError(f"the store sent {frame}")
-            if self._asked.pop(frame.generation, 0):
-                self._on_opened(frame.generation, frame.port, frame.error)
+            if frame.error:
+                _log.warning("the store of generation %d: %s", frame.generation, frame.error)
+            self._settle(frame.generation)
+
+    def _settle(self, generation: int) -> None:
+        """The process has the store, or nobody will: then whoever waits for it finds the connection closed."""
+        if self._asked.pop(generation, 0):
+            self._listeners.pop(generation).close()
 
     def _lost(self) -> None:
         """It died. What it had not answered goes to a new one; a store that is in use is missed by its ranks, who will say so."""
+        self._ports = {generation: port for generation, port in self._ports.items() if generation in self._asked}
         error = f"the rendezvous store's process died: {self._log.tail() if self._log else ''}"
         self.close()
         for generation, attempts in list(self._asked.items()):
             self._asked[generation] = attempts + 1
             if attempts >= _ATTEMPTS_MAX:
-                del self._asked[generation]
-                self._on_opened(generation, 0, error)
+                _log.warning("%s", error)
+                self._settle(generation)
         if self._asked:
             self._start()
 
     def close(self) -> None:
+        """Ends the process. What it had not answered stays asked for."""
         if self._control is None or self._log is None:
             return
         asyncio.get_running_loop().remove_reader(self._control)

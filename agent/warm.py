@@ -1,6 +1,7 @@
 """The agent's side of the warm process: starts it, asks it for forks, starts it again should it die."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from deadpool.agent.environment import thread_environment
 from deadpool.proto import warm_wire
 from deadpool.proto.config import Entry, JobConfig
 from deadpool.proto.errors import ConfigError
@@ -102,6 +104,8 @@ class WarmProcess:
                     raise ConfigError(f"the warm process sent {frame}: is another version of deadpool installed?")
 
     def _become_ready(self, problem: str) -> None:
+        if self._ready:
+            return  # said a second time, of what was prepared early
         if problem:
             self._on_problem(problem)
             return
@@ -139,6 +143,20 @@ class WarmProcess:
         self._control.close()
         self._control = None
         return os.waitpid(self.pid, 0)[1]
+
+
+def start_early(config: JobConfig) -> None:
+    """Starts a warm process at the very beginning of this one, which takes it over later as if it had been given it.
+
+    torch is being imported while we import what we need ourselves, and find the supervisor.
+    """
+    environment = {**os.environ, **thread_environment(config, os.environ)}
+    if INHERITED in os.environ:
+        return
+    with contextlib.suppress(OSError):  # said when it is tried again
+        pid, control = spawn_warm(config.python, environment)
+        warm_wire.send(control, preparation(config, environment))
+        os.environ[INHERITED] = f"{control.detach()}:{pid}"
 
 
 def take_inherited() -> tuple[int, socket.socket] | None:

@@ -1,9 +1,9 @@
 """How an agent talks to its warm process and its store process: JSON frames over unix socket pairs, file descriptors beside.
 
-A frame is a 4-byte big-endian length and that many bytes of JSON. To the warm process goes one `Prepare`, answered with one
-`Ready` when the imports are done, then `Fork` frames, each with its file descriptors: stdout and stderr (a rank), and the
-store's end of a socket pair (a store) or a network namespace (a program). One `Forked` comes back for each Fork. To the store go
-`Open` frames, back come `Opened` frames.
+A frame is a 4-byte big-endian length and that many bytes of JSON. To the warm process goes a `Prepare`, answered with `Ready`
+once the imports are done (and another one, if its environment is known better later), then `Fork` frames, each with its file
+descriptors: stdout and stderr (a rank), and the store's end of a socket pair (a store) or a network namespace (a program). One
+`Forked` comes back for each Fork. To the store go `Open` frames, each with a listener, back come `Opened` frames.
 """
 
 import dataclasses
@@ -72,14 +72,14 @@ class Forked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
+    """Comes with the listener's file descriptor."""
+
     generation: int
-    host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     generation: int
-    port: int
     error: str = ""
 
 

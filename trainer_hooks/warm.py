@@ -39,8 +39,8 @@ def main() -> None:
     while True:
         for number in _TERMINATING:  # Slurm's, to every process of a node: the agent says when it is over
             signal.signal(number, signal.SIG_IGN)
-        command = _prepare(control)
-        order, fds = _serve(control, parent)
+        command, problem = _prepare(control)
+        order, fds = _serve(control, parent, problem)
         # Only a forked child gets here, with a short stack of its own.
         control.close()
         _become(order, fds)
@@ -62,22 +62,20 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prepare(control: socket.socket) -> Command:
-    """Waits for what to be ready for, and gets ready."""
+def _prepare(control: socket.socket) -> tuple[Command, str]:
+    """Waits for what to be ready for, and gets ready. Returns it, and why it cannot be run."""
     received = warm_wire.receive(control)
     if received is None:
         os._exit(0)
     order, _ = received
     assert isinstance(order, Prepare), order
-    os.environ.clear()
-    os.environ.update(order.environment)
-    os.chdir(order.folder)
+    _settle_environment(order)
     command = Command(entry=order.entry, arguments=order.arguments, fresh=order.fresh, safe_path=order.safe_path)
     if not order.arguments:
         import_for_all()
         _freeze()
         warm_wire.send(control, Ready())
-        return command
+        return command, ""
     sys.path[:] = [*command.import_path(), *_path]
     problem = command.problem() or torch_missing()
     source = command.source()
@@ -85,7 +83,7 @@ def _prepare(control: socket.socket) -> Command:
         import_ahead(source)
     _freeze()
     warm_wire.send(control, Ready(problem=problem))
-    return command
+    return command, problem
 
 
 def _freeze() -> None:
@@ -97,10 +95,20 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _serve(control: socket.socket, parent: int) -> tuple[Fork, list[int]]:
+def _settle_environment(order: Prepare) -> None:
+    os.environ.clear()
+    os.environ.update(order.environment)
+    os.chdir(order.folder)
+
+
+def _serve(control: socket.socket, parent: int, problem: str) -> tuple[Fork, list[int]]:
     """Forks as the parent asks until it closes its end, then exits. Returns in the forked children."""
     while (received := warm_wire.receive(control)) is not None:
         order, fds = received
+        if isinstance(order, Prepare):  # what it was told at first was a guess
+            _settle_environment(order)
+            warm_wire.send(control, Ready(problem=problem))
+            continue
         assert isinstance(order, Fork), order
         pid = _fork_orphan(parent)
         if pid == 0:

@@ -4,6 +4,7 @@ It keeps the newest store and the one before (ranks of an old generation may sti
 ever seen in another.
 """
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -20,23 +21,23 @@ def serve_stores(control: socket.socket) -> None:
 
     stores: dict[int, Any] = {}
     while (received := warm_wire.receive(control)) is not None:
-        order, _ = received
+        order, fds = received
         assert isinstance(order, Open), order
         error = ""
-        if order.generation not in stores:
+        if order.generation in stores:
+            os.close(fds[0])
+        else:
             try:
-                stores[order.generation] = _open(distributed.TCPStore, order.host)  # type: ignore[attr-defined]
+                stores[order.generation] = _open(distributed.TCPStore, *fds)  # type: ignore[attr-defined]
             except (OSError, RuntimeError) as failure:
-                error = f"no rendezvous store on {order.host}: {failure}"
-        port = stores[order.generation].port if not error else 0
-        warm_wire.send(control, Opened(generation=order.generation, port=port, error=error))
+                error = str(failure)
+        warm_wire.send(control, Opened(generation=order.generation, error=error))
         for generation in sorted(stores)[:-_STORES_KEPT]:
             del stores[generation]
 
 
-def _open(store: Callable[..., Any], host: str) -> Any:
-    """Returns a store on a free port of that one address (by itself it would listen on all)."""
-    family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-    listener = socket.create_server((host, 0), family=family)
-    port = listener.getsockname()[1]
-    return store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+def _open(store: Callable[..., Any], listener: int) -> Any:
+    """Returns a store that serves that listener (by itself it would listen on all addresses); it closes it at its end."""
+    with socket.socket(fileno=os.dup(listener)) as known:
+        host, port = known.getsockname()[:2]
+    return store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)

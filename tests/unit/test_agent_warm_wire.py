@@ -16,8 +16,8 @@ FRAMES: list[warm_wire.Frame] = [
     Fork(request=3, kind=ForkKind.STORE, environment={"A": "ü\n", "B": "x" * 100_000}),
     Ready(problem="no torch"),
     Forked(request=-1, pid=7),
-    Open(generation=2, host="h"),
-    Opened(generation=2, port=5, error="e"),
+    Open(generation=2),
+    Opened(generation=2, error="e"),
 ]
 
 
