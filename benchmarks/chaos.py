@@ -43,7 +43,7 @@ RULES = "".join(  # no node is given up, however often its processes are killed
     for name in ("hangs-again", "too-often")
 )
 APART_STEPS = 3  # commits between two failures that each take copies of the state away
-LIMIT_S = 90.0  # for one failure to strike and pass, before something is wrong
+LIMIT_S = 240.0  # for one failure to strike and pass, before something is wrong: a rank that stops in a recovery takes a minute
 START_LIMIT_S = 300.0  # a busy machine imports torch slowly
 POLL_S = 0.05
 
@@ -59,6 +59,7 @@ REPAIRS = {
     "kill-node": "boot-node", "kill-agent": "boot-node", "freeze-node": "thaw-node", "partition-node": "heal-node",
     "fill-shm": "free-shm", "thaw-rank": "thaw-rank",
 }  # fmt: skip
+NOT_NOTICED = ("fill-shm", "thaw-rank")  # mended at once, the others once the job has gone on without the node
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +103,7 @@ class Chaos:
         self.copies = TAKES_COPIES | ({"partition-node": 3} if netns else {}) | ({"fill-shm": 2} if fill_shm else {})
         self.without = without
         self.strikes: list[Strike] = []
-        self.broken: list[tuple[str, int]] = []  # (repair, node) that is due once the job runs again
+        self.broken: list[tuple[str, int, int]] = []  # (repair, target, generation): due once the job runs in a later one
         self.error_step = NO_STEP - 1
         self.safe_step = 0  # from this commit on copies may be taken away again
 
@@ -127,8 +128,8 @@ class Chaos:
                 return None
             if status is not None:
                 running = status.phase == "run"
-                if running and self.broken:
-                    self.inject(*self.broken.pop(0))
+                if running and self.broken and status.generation > self.broken[0][2]:
+                    self.inject(*self.broken.pop(0)[:2])
                 elif (running and status.step >= step) or (hurry and status.phase == "recover" and time.monotonic() > later_s):
                     return status
             if time.monotonic() > deadline_s:
@@ -157,9 +158,9 @@ class Chaos:
         if kind in self.copies:
             self.safe_step = status.step + APART_STEPS + 1
         if kind in REPAIRS:
-            self.broken.append((REPAIRS[kind], target))
+            self.broken.append((REPAIRS[kind], target, NO_STEP if kind in NOT_NOTICED else status.generation))
         elif kind == "kill-spare":
-            self.broken += [("boot-node", node.index) for node in status.nodes if node.role == "spare"][:1]
+            self.broken += [("boot-node", node.index, NO_STEP) for node in status.nodes if node.role == "spare"][:1]
 
     def ask(self) -> JobStatus | None:
         try:

@@ -10,6 +10,7 @@ from launching import Job, Launcher, until
 from training import Training, finished, start
 
 pytestmark = pytest.mark.e2e
+LONG_STEPS = 150
 
 
 def names(job: Job) -> list[str]:
@@ -17,9 +18,13 @@ def names(job: Job) -> list[str]:
 
 
 @pytest.mark.long
-def test_killed_in_a_step_and_in_a_recovery(launcher: Launcher, reference: Training) -> None:
-    """Neither is noticed by the ranks; what was under way goes on in the same generation."""
-    job = start(launcher, "zero", "--inject", "kill-supervisor:0@6", "--inject", "kill-node:1@14")
+def test_killed_in_a_step_and_in_a_recovery(launcher: Launcher) -> None:
+    """Neither is noticed by the ranks; what was under way goes on in the same generation.
+
+    They train on for as long as there is no supervisor, so the training must not be over by then.
+    """
+    reference = finished(start(launcher, "zero", steps=LONG_STEPS))
+    job = start(launcher, "zero", "--inject", "kill-supervisor:0@6", "--inject", "kill-node:1@14", steps=LONG_STEPS)
     until(lambda: names(job).count("generation") == 2, 150, "a recovery has begun")
     os.kill(json.loads((job.job_folder / "endpoint.json").read_text())["pid"], signal.SIGKILL)
     broken = finished(job)
