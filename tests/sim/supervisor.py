@@ -27,6 +27,7 @@ class SimSupervisor:
     def __init__(self, world: World, truth: Truth, config: JobConfig, until: int) -> None:
         self.world = world
         self.truth = truth
+        truth.nproc_per_node = config.nproc_per_node
         self._ahead_s = 0.0  # of this machine's clock: a successor's may have jumped
         self.config = config
         self.until = until  # steps of the job

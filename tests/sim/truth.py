@@ -30,6 +30,7 @@ class Truth:
     def __init__(self, world_size: int, seed: int) -> None:
         self._sizes = {0: world_size}  # from which generation on there are so many ranks
         self.seed = seed
+        self.nproc_per_node = 0  # of the job, once it is known
         self.generations: dict[int, Groups] = {}
         self.parents: dict[int, int] = {}  # content -> content one step before
         self.steps: dict[int, int] = {}
@@ -112,8 +113,10 @@ class Truth:
 
     def lost(self, node_id: str) -> None:
         """The node's vault is gone, or out of the supervisor's reach."""
-        self.losses[node_id] = max(self.generations, default=0)
-        self.excused |= len(self.losses) > 1
+        newest = max(self.generations, default=0)
+        self.losses[node_id] = newest
+        alone = self.world_size(newest) <= self.nproc_per_node  # the job has shrunk to one node: nobody holds replicas
+        self.excused |= len(self.losses) > 1 or alone
 
     def announce(self, generation: int, rank: int, content: int) -> bool:
         """A rank says that its state is safe; returns whether it is committed now."""
