@@ -91,6 +91,8 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
               help="TOML: which failures are transient, permanent or fatal; its rules come before the shipped ones.")  # fmt: skip
 @click.option("--summary-json", type=click.Path(dir_okay=False, path_type=Path), help="Write a summary of the job there.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="The supervisor's port.  [default: any free one]")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
+              help="Prometheus metrics at http://HOST:PORT/metrics, where the supervisor listens.")  # fmt: skip
 @click.version_option(package_name="deadpool-train")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -104,6 +106,7 @@ def launch(
     preflight: bool,
     summary_json: Path | None,
     port: int | None,
+    metrics_port: int | None,
     **options: Any,
 ) -> int:
     """Run SCRIPT with ARGS on nodes x ranks, with spare nodes that take the place of dead ones."""
@@ -124,6 +127,7 @@ def launch(
             raise ConfigError(f"--port {port}: the supervisor listens where the machines meet, at {meeting.given}")
         port = None
     own: list[str] = [] if port is None else ["--port", str(port)]  # the supervisor's alone
+    own += [] if metrics_port is None else ["--metrics-port", str(metrics_port)]
     if summary_json is not None:
         summary_json = summary_json.absolute()
         own += ["--summary-json", str(summary_json)]

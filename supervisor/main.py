@@ -26,6 +26,7 @@ from deadpool.proto.terms import (
 )
 from deadpool.supervisor.event_log import EventLog
 from deadpool.supervisor.journal import LineFile
+from deadpool.supervisor.metrics import serving
 from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
 from deadpool.supervisor.summary import summary
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--summary-json", type=Path, help="where to write how the job went")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
+    parser.add_argument("--metrics-port", type=int, help="port for Prometheus metrics (default: none)")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one dies")
     parser.add_argument(
         "--dies-with-parent", action="store_true", help="the same, at once and without a word: as its machine would"
@@ -102,9 +104,10 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     except RuntimeError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there, choose another ({error})") from error
     endpoint = {"job_id": config.job_id, "endpoint": f"{host}:{bound}", "pid": os.getpid()}
-    write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
-    write_endpoint(folder, term, endpoint)
-    exit_code = await runtime.run()
+    with serving(runtime.status, host=host, port=arguments.metrics_port):
+        write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
+        write_endpoint(folder, term, endpoint)
+        exit_code = await runtime.run()
     await server.stop(_CLOSE_GRACE_S)
     if exit_code != SUPERSEDED:
         if arguments.summary_json is not None:

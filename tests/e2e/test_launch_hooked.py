@@ -1,7 +1,9 @@
 """A hooked job at the command line: what a person sees and can do while it runs, and a script with a bug."""
 
 import json
+import socket
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from launching import Launcher, until
@@ -48,7 +50,10 @@ def test_a_script_that_raises_is_fatal_root_cause_first(launcher: Launcher, tmp_
 
 
 def test_status_inject_events_stop(launcher: Launcher) -> None:
-    job = launcher.start("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", str(EXAMPLE), "--steps", "100000", *SMALL)
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        metrics_port = found.getsockname()[1]
+    options = ("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--metrics-port", str(metrics_port))
+    job = launcher.start(*options, str(EXAMPLE), "--steps", "100000", *SMALL)
     until((job.job_folder / "endpoint.json").exists, 20, "the supervisor listens")
     until(lambda: job.status()["commit_step"] > 3, 80, "steps are committed")
 
@@ -60,6 +65,9 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
     place = next(name for name in nodes if 2 in nodes[name][1])
     pids = {rank["rank"]: rank["pid"] for each in status["nodes"] for rank in each["ranks"]}
     assert set(pids.values()) <= set(job.pids())
+
+    with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as page:
+        assert f'deadpool_protected{{job="{job.job_id}"}} 1.0' in page.read().decode()
 
     answer = job.ask("inject", "kill-rank", "2")
     assert answer.returncode == 0, answer.stderr
