@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 OF_THE_LAUNCHER = (
     "summary_json",
     "port",
+    "metrics_port",
     "slurm",
     "requeue",
     "interface",
