@@ -40,7 +40,6 @@ from deadpool.trainer_hooks.state import TrainingState
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
-REHEARSALS = 2  # DDP rebuilds its buckets in its second forward, once; kernels compile and allocators warm up in the first
 
 
 class Attempt:
@@ -84,7 +83,6 @@ class Guard:
         self._recovery = Recovery(session, state, self._protection)
         self._opened = False
         self._rehearsing = False
-        self._attempts = 0  # of this process, ended ones, whatever came of them
         self._yielded = 0
         self._resumed_from: Path | None = None
         self._loaded: tuple[Tables, dict[str, bytearray]] | None = None
@@ -176,10 +174,10 @@ class Guard:
     def end_attempt(self, step: int, error: Exception | None) -> tuple[bool, bool]:
         if self._rehearsing and self._member.phase is not Phase.BROKEN:
             if error is None:
-                self._attempts += 1
+                self._member.attempted()
                 self._rehearsed()
             return False, error is not None
-        self._attempts += 1
+        self._member.attempted()
         with self._session.changed:
             if error is not None and self._member.phase is not Phase.BROKEN:
                 self._say_raised(error)
@@ -205,7 +203,7 @@ class Guard:
 
     def _rehearsed(self) -> None:
         self._state.zero_gradients()
-        if self._attempts < REHEARSALS:
+        if not self._member.rehearsed:
             return
         if self._member.phase is Phase.REHEARSE:
             self._recover()
@@ -268,12 +266,9 @@ class Guard:
     # ------------------------------------------------------------ recovery
 
     def _leave(self) -> None:
-        """Leaves a broken generation by recovering, once this process has made the attempts of a rehearsal.
-
-        A rank that had not would rebuild DDP's buckets live, alone. Until then its attempts are muted and discarded.
-        """
+        """Leaves a broken generation by recovering, once this process has made the attempts of a rehearsal."""
         self._state.zero_gradients()
-        if self._attempts >= REHEARSALS:
+        if self._member.rehearsed:
             self._recover()
 
     def _recover(self) -> None:

@@ -26,6 +26,9 @@ from deadpool.proto.messages import (
 from deadpool.proto.slots import StateId
 
 
+REHEARSALS = 2  # DDP rebuilds its buckets in its second forward, once; kernels compile and allocators warm up in the first
+
+
 class Phase(StrEnum):
     CONSTRUCT = "construct"  # first start: the script builds model and optimizer with live groups
     REHEARSE = "rehearse"  # a joiner: the same with muted groups, then two steps
@@ -74,6 +77,15 @@ class Member:
         self.live: StateId | None = None
         self.dirty = False  # optimizer.step has begun since the last boundary
         self.commit_step = NO_STEP
+        self.attempts = 0  # at a step, of this process, whatever came of them
+
+    @property
+    def rehearsed(self) -> bool:
+        """Whether this process may go live with others that have stepped: one that may not would rebuild DDP's buckets alone.
+
+        Until then it makes further attempts, muted, whose outcome is discarded: also out of a generation that has broken early.
+        """
+        return self.attempts >= REHEARSALS
 
     # ------------------------------------------------------------ orders
 
@@ -130,6 +142,10 @@ class Member:
             self.dirty = True
         return True
 
+    def attempted(self) -> None:
+        """An attempt at a step has ended, in whatever way."""
+        self.attempts += 1
+
     def boundary(self, step: int) -> bool:
         """The step function ended. Returns True when step is complete (S_step+1 is live), False when it must be discarded."""
         if self.phase is not Phase.RUN:
@@ -152,6 +168,7 @@ class Member:
     def quiesced(self, *, clean: bool) -> list[Action]:
         """The main thread is out of the step (or the rehearsal). `clean`: nothing has changed the state since its boundary."""
         assert self.phase in (Phase.BROKEN, Phase.REHEARSE), self.phase
+        assert self.rehearsed
         rehearsed = self.phase is Phase.REHEARSE
         if self.dirty or not clean:
             self.live = None

@@ -130,17 +130,24 @@ class SimRank:
     def _constructed(self) -> None:
         member = self._member()
         if member.phase is Phase.REHEARSE:
+            self._rehearse()
             self._act(member.quiesced(clean=True))
             return
         self.content = self._start_content(member.running)
         step = self.truth.steps[self.content]
         member.begun(step)
+        if step > 0 and member.phase is Phase.RUN:
+            self._rehearse()
         if member.phase is Phase.BROKEN:
             self._boundary_broken()
             return
         self.truth.goes_live(member.running, member.rank, self.pid, self.content, step)
         self.truth.groups(member.running).unverified.update(range(step, step + 3))
         self._go_on(step)
+
+    def _rehearse(self) -> None:
+        while not self._member().rehearsed:
+            self._member().attempted()
 
     def _start_content(self, generation: int) -> int:
         """Returns the state that a start begins with: the first rank to ask chooses the newest checkpoint, if there is one."""
@@ -173,8 +180,12 @@ class SimRank:
 
     def _boundary(self, step: int) -> None:
         member = self._member()
+        rebuilt = member.attempts > 0
+        member.attempted()
         if not member.boundary(step):
             return
+        if rebuilt != (step > 0):  # every rank has to sum as the unbroken run does, which is: otherwise from its second step on
+            raise self.truth.fail(f"rank {member.rank} did step {step} live after {member.attempts - 1} attempts")
         self.content = self.truth.next_content(self.content, member.running)
         self.truth.stepped(member.running, member.rank, step + 1)
         self.steps_done += 1
@@ -199,6 +210,10 @@ class SimRank:
     def _boundary_broken(self) -> None:
         if self._copying:
             self._later(0.01, 0.02, self._boundary_broken)  # the copy of the clean state is awaited
+            return
+        self._member().attempted()
+        if not self._member().rehearsed:
+            self._later(0.05, 0.2, self._boundary_broken)
             return
         self._act(self._member().quiesced(clean=True))
 
