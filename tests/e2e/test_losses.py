@@ -60,6 +60,7 @@ def kill(pid: int) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(os.geteuid() != 0, reason="other processes' connections are seen by root only")
+@pytest.mark.long
 def test_store_spare_holder_and_all_spares(launcher: Launcher) -> None:
     unbroken = start(launcher)
     hurry(unbroken)

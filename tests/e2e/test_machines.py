@@ -61,6 +61,7 @@ def test_the_same_command_on_each_machine(three: Machines) -> None:
     assert (first.wait(), third.wait()) == (0, 0), f"{first.err}\n{third.err}"
 
 
+@pytest.mark.long
 def test_the_machine_of_the_endpoint_is_lost(three: Machines) -> None:
     """With --journal no machine is special: another one decides, and one that comes later finds it."""
     options = hand(three, "--max-restarts", "1", "--journal", str(three.folder / "shared"), "--heartbeat-timeout", "2")

@@ -67,6 +67,7 @@ def test_a_drained_node_gives_its_ranks_to_the_spare(launcher: Launcher, referen
     assert moved.summary["committed_steps_lost"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parallel", ["zero"])
 def test_a_frozen_node_is_replaced_and_comes_back_as_a_spare(launcher: Launcher, reference: Training, parallel: str) -> None:
     """Frozen: no connection breaks, only silence tells. Thawed: its ranks are of a generation that is over."""
