@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, from_json, stop_signals
@@ -26,7 +27,6 @@ from deadpool.proto.terms import (
 )
 from deadpool.supervisor.event_log import EventLog
 from deadpool.supervisor.journal import LineFile
-from deadpool.supervisor.metrics import serving
 from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
 from deadpool.supervisor.summary import summary
@@ -104,7 +104,7 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     except RuntimeError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there, choose another ({error})") from error
     endpoint = {"job_id": config.job_id, "endpoint": f"{host}:{bound}", "pid": os.getpid()}
-    with serving(runtime.status, host=host, port=arguments.metrics_port):
+    with _metrics(runtime, host, arguments.metrics_port):
         write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
         write_endpoint(folder, term, endpoint)
         exit_code = await runtime.run()
@@ -116,6 +116,14 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     journal.close()
     lines.close()
     return exit_code
+
+
+def _metrics(runtime: Runtime, host: str, port: int | None) -> AbstractContextManager[None]:
+    if port is None:
+        return nullcontext()
+    from deadpool.supervisor.metrics import serving  # its library is loaded only where it is asked for
+
+    return serving(runtime.status, host=host, port=port)
 
 
 def _claim(folder: Path) -> int:

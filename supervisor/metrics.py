@@ -69,11 +69,8 @@ class _Job(Collector):
 
 
 @contextmanager
-def serving(ask: Callable[[], JobStatus], *, host: str, port: int | None) -> Iterator[None]:
-    """Inside, the metrics are at http://host:port/metrics; without a port, nowhere. ConfigError when it is taken."""
-    if port is None:
-        yield
-        return
+def serving(ask: Callable[[], JobStatus], *, host: str, port: int) -> Iterator[None]:
+    """Inside, the metrics are at http://host:port/metrics. ConfigError when the port is taken."""
     registry = CollectorRegistry()
     registry.register(_Job(ask, asyncio.get_running_loop()))
     try:
