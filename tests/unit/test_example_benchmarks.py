@@ -110,3 +110,43 @@ def test_steps_under_a_checkpoint_are_told_from_those_beside_it() -> None:
     windows = windows_in([{"event": "checkpoint", "time": at, "step": 2}, {"event": "started", "time": at}], ranks)
     assert windows == [pytest.approx((11.2, 13.0))]
     assert [under(step, windows) for step in (first, second)] == [False, True]
+
+
+def test_a_restart_begins_with_steps_that_were_done_before() -> None:
+    """A survivor's last step is not taken for the job's first new one, however many ranks go on."""
+    from benchmarks.node_loss import restarted
+    from benchmarks.watch import Seen
+
+    def seen(rank: int, step: int, at_s: float) -> Seen:
+        return Seen(rank=rank, step=step, loss="0x1p+0", at_s=at_s)
+
+    before = [seen(rank, step, float(step)) for step in range(5) for rank in range(4)]
+    last_words = [seen(0, 5, 4.6), seen(1, 5, 4.7)]
+    again = [seen(0, 3, 9.0), seen(0, 4, 10.0), seen(1, 3, 10.1), seen(0, 5, 11.0), seen(1, 4, 11.1), seen(1, 5, 12.0)]
+    assert restarted(before + last_words + again, newest=4, killed_at_s=4.5) == again
+
+
+def test_torchrun_is_paired_with_the_same_case_of_the_same_turn() -> None:
+    from benchmarks.node_loss import FIGURES, summed_up, times_longer
+
+    def result(system: str, turn: int, total_s: float, *, ok: bool = True) -> dict[str, object]:
+        figures = dict.fromkeys(FIGURES, total_s)
+        return {"system": system, "turn": turn, "ok": ok, **(figures if ok else {"why": "it did not come back"})}
+
+    ours = [result("deadpool-spare", 0, 2.0), result("deadpool-spare", 1, 1.0), result("deadpool-fewer", 0, 4.0)]
+    theirs = [result("torchrun-spare", 0, 8.0), result("torchrun-spare", 1, 8.0), result("torchrun-fewer", 0, 0.0, ok=False)]
+    ratios = times_longer(ours + theirs)
+    assert ratios.keys() == {"torchrun-spare / deadpool-spare"}
+    assert ratios["torchrun-spare / deadpool-spare"] == {"count": 2, "median": 6.0, "min": 4.0, "max": 8.0, "iqr": 2.0}
+    assert (summed_up(theirs[2:])["failed"], summed_up(ours[:2])["total_s"]["median"]) == (1, 1.5)
+
+
+def test_keep_alive_settings_equal_our_heartbeats() -> None:
+    from benchmarks.node_loss import systems
+
+    known = systems(1.0, 3.0)
+    assert known["torchrun-spare"].rendezvous == {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
+    assert known["torchrun-spare-defaults"].rendezvous == {}
+    assert [(system.nnodes, system.ranks_after) for system in (known["deadpool-spare"], known["deadpool-fewer"])] == [
+        ("2", 4), ("1:2", 2),
+    ]  # fmt: skip
