@@ -100,7 +100,8 @@ async def _run(arguments: "NodeArguments", parent: int | None) -> int:
         if again:  # a signal to all of a container's processes comes from whoever passes it on as well
             return
         orphaned = parent is not None and os.getppid() != parent
-        reason = "the process that started this agent is gone" if orphaned else signal.Signals(number).name
+        reason = signal.Signals(number).name if parent is None else ""  # a launcher speaks for itself
+        reason = "the process that started this agent is gone" if orphaned else reason
         node.stop(reason, _ORPHAN_GRACE_S if orphaned else _GRACE_S, 128 + number)
 
     for number in _STOP_SIGNALS:

@@ -152,8 +152,9 @@ class Node:
             self._fail(error)
 
     def stop(self, reason: str, grace_s: float, exit_code: int) -> None:
-        """Ends the node; the second time at once. Said only here: of a job's end its supervisor speaks."""
-        _log.info("stopping: %s", reason)
+        """Ends the node; the second time at once. The reason is said, if there is one."""
+        if reason:
+            _log.info("stopping: %s", reason)
         self._exit_code = exit_code
         if self._successor is not None:
             self._successor.signal(signal.SIGTERM)  # the job ends, not only this node

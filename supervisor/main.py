@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from contextlib import AbstractContextManager, nullcontext
@@ -99,6 +100,8 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     if CHECKPOINT_SIGNAL not in stop_signals(config):
         asyncio.get_running_loop().add_signal_handler(CHECKPOINT_SIGNAL, runtime.write_checkpoint)
     host, port = arguments.host, arguments.port
+    _check_free("--port", host, port)
+    _check_free("--metrics-port", host, arguments.metrics_port or 0)
     try:
         server, bound = await serve(runtime, token=token, host=host, port=port)
     except RuntimeError as error:
@@ -116,6 +119,16 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     journal.close()
     lines.close()
     return exit_code
+
+
+def _check_free(option: str, host: str, port: int) -> None:
+    """Raises ConfigError when that port is taken: gRPC would say it in a log of its own, at length."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(f"{option} {port}: cannot listen at {host}:{port}, choose another ({error.strerror})") from error
 
 
 def _metrics(runtime: Runtime, host: str, port: int | None) -> AbstractContextManager[None]:
