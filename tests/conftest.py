@@ -1,5 +1,6 @@
 """Fixtures for all tests: every shell and e2e test ends its processes and leaves /dev/shm as it was."""
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -57,7 +58,8 @@ def leaves_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     finally:
         left = {pid: _command_line(pid) for pid in tagged_pids(f"{TEST_TAG}={tag}", folder)}
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     assert not left, f"processes left: {left}"
     until(lambda: not _left_in_shm(before), _GONE_WITHIN_S, f"/dev/shm is as it was; there now: {_left_in_shm(before)}")
 

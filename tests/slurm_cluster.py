@@ -47,6 +47,7 @@ class Cluster:
             self.down.add(name)
         done = subprocess.run(
             [str(self._folder / "slurm-node"), action, name, *command],
+            env={key: value for key, value in os.environ.items() if key != TEST_TAG},  # a node that is booted outlives the test
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{action} {name}: {done.stdout}{done.stderr}"
