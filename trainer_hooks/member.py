@@ -25,7 +25,6 @@ from deadpool.proto.messages import (
 )
 from deadpool.proto.slots import StateId
 
-
 REHEARSALS = 2  # DDP rebuilds its buckets in its second forward, once; kernels compile and allocators warm up in the first
 
 
