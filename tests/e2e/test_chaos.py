@@ -12,7 +12,7 @@ from launching import Job, Launcher, launching
 from training import ROOT, Training, finished, start
 
 pytestmark = pytest.mark.e2e
-FAULTS, EVERY_STEPS = 4, 10
+FAULTS, EVERY_STEPS = 4, 8
 STEPS = (FAULTS + 2) * EVERY_STEPS
 SLOW = ("hang-rank", "freeze-rank")  # found by time-outs
 

@@ -61,7 +61,8 @@ def test_plain_python_resumes_to_the_bit(tmp_path: Path) -> None:
     assert (tmp_path / "digest").read_text() == 2 * digest
 
 
-@pytest.mark.parametrize("parallel", ["zero", pytest.param("fsdp", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("parallel", ["zero", "fsdp"])
 def test_torchrun_resumes_from_what_all_ranks_have_written(tmp_path: Path, parallel: str) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     train(tmp_path, torchrun, "--parallel", parallel)

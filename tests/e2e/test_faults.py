@@ -59,7 +59,8 @@ def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: 
 
 def test_owner_and_holder_lost_at_once_end_the_job_with_the_ranks_whose_state_is_gone(launcher: Launcher) -> None:
     """A spare for each is there, but nothing to restore from."""
-    job = start(launcher, "zero", "--spares", "2", *inject("kill-node:0@8", "kill-node:1@8"))
+    told_often = ("--heartbeat-interval", "0.2")  # the supervisor has to have heard of a commit
+    job = start(launcher, "zero", "--spares", "2", *told_often, *inject("kill-node:0@20", "kill-node:1@20"))
     outcome = job.wait()
     assert outcome.exit_code == 1
     assert "was committed, but no rank holds any state: gone is that of rank 0, 1, 2, 3" in outcome.err, outcome.err

@@ -265,7 +265,7 @@ def test_port_that_is_taken_is_a_usage_error(tmp_path: Path) -> None:
         supervisor = Supervisor(tmp_path)
         supervisor.start("--port", str(taken.getsockname()[1]))
         assert supervisor.wait() == 2
-    assert "cannot listen there" in supervisor.err
+    assert "cannot listen at" in supervisor.err
     assert not (tmp_path / "endpoint.json").exists()
 
 
