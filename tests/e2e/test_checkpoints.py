@@ -53,6 +53,7 @@ def start_simple(launcher: Launcher, folder: Path, steps: int) -> Job:
     return launcher.start(*nodes, SIMPLE, "--steps", str(steps), "--grows-at", "0", "--grows-by", "64")
 
 
+@pytest.mark.long
 def test_asked_for_while_the_job_runs_and_the_older_one_when_the_newest_is_bad(launcher: Launcher, tmp_path: Path) -> None:
     """SIGUSR1: a checkpoint, and the job goes on. Later the newest one has flipped bytes: it is named, an older one used."""
     folder = tmp_path / "checkpoints"

@@ -21,6 +21,7 @@ def start(launcher: Launcher, *options: str) -> Job:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a /dev/shm of its own needs root")
+@pytest.mark.long
 def test_a_full_shm_stops_protection_not_training(launcher: Launcher) -> None:
     """The state outgrows its slots while /dev/shm is full. A rank that is killed meanwhile comes back at the newest commit.
 

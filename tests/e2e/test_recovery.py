@@ -18,7 +18,7 @@ IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:1@1")  # o
         ("zero", KILL_BOTH, ["permanent", "transient"], [True, True]),
         ("fsdp", KILL_BOTH, ["permanent", "transient"], [True, True]),
         ("zero", IN_FIRST_STEPS, ["transient", "permanent"], [False, True]),
-        ("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "5"), ["transient"], [True]),
+        pytest.param("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "5"), ["transient"], [True], marks=pytest.mark.long),
     ],
     ids=["zero-both", "fsdp-both", "zero-first-steps", "zero-hang"],
 )
@@ -34,6 +34,7 @@ def test_the_training_is_the_unbroken_one(
     assert all(recovery["steps_reexecuted"] <= 2 for recovery in recoveries)  # 1 unless the strike came before the commit
 
 
+@pytest.mark.long
 def test_a_failure_asked_for_while_the_job_runs(launcher: Launcher) -> None:
     """Status, inject, events and stop as a person would use them, on a job that would run for long."""
     job = start(launcher, "zero", steps=100_000)
