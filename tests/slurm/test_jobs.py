@@ -18,6 +18,7 @@ def recoveries(training: Training) -> list[tuple[list[int], str]]:
     return [(recovery["ranks"], recovery["spare"]) for recovery in training.summary["recoveries"]]
 
 
+@pytest.mark.long
 def test_a_node_is_killed(cluster: Cluster, unbroken_training: Training, tmp_path: Path) -> None:
     job = cluster.train(tmp_path / "job", *slowed(6))
     job.until_steps(8)
