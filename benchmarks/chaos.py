@@ -31,7 +31,8 @@ from benchmarks.launched import Launched
 from benchmarks.systems import SCRIPT
 from deadpool.cli import client
 from deadpool.proto.errors import DeadpoolError
-from deadpool.proto.messages import NO_STEP, JobStatus
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.status_messages import JobStatus
 
 NNODES, RANKS_PER_NODE, SPARES = 2, 2, 1
 RANKS = range(NNODES * RANKS_PER_NODE)

@@ -8,7 +8,7 @@ from typing import cast
 import grpc
 
 from deadpool.cli.folders import read_endpoint
-from deadpool.proto import convert, messages, status_pb2_grpc
+from deadpool.proto import convert, status_messages, status_pb2_grpc
 from deadpool.proto.errors import ConfigError, UnavailableError
 from deadpool.proto.secret import TOKEN_KEY, read_private
 
@@ -23,36 +23,36 @@ class Client:
         self._stub = status_pb2_grpc.StatusStub(channel)
         self._metadata = ((TOKEN_KEY, token),)
 
-    def status(self, *, timeout_s: float = _TIMEOUT_S) -> messages.JobStatus:
-        answer = self._stub.GetStatus(convert.encode(messages.StatusRequest()), timeout=timeout_s, metadata=self._metadata)
+    def status(self, *, timeout_s: float = _TIMEOUT_S) -> status_messages.JobStatus:
+        answer = self._stub.GetStatus(convert.encode(status_messages.StatusRequest()), timeout=timeout_s, metadata=self._metadata)
         status = convert.decode(answer)
-        assert isinstance(status, messages.JobStatus)
+        assert isinstance(status, status_messages.JobStatus)
         return status
 
     def events(self, *, follow: bool) -> Iterator[str]:
         """Yields each event's JSON line: all so far, and with `follow` those to come until the job's end."""
-        request = convert.encode(messages.EventsRequest(follow=follow))
+        request = convert.encode(status_messages.EventsRequest(follow=follow))
         timeout_s = None if follow else _TIMEOUT_S
         for line in self._stub.Events(request, timeout=timeout_s, metadata=self._metadata):
             yield line.json
 
     def inject(self, kind: str, target: int, step: int) -> None:
         """Raises ConfigError when the supervisor refuses."""
-        request = convert.encode(messages.InjectRequest(kind=kind, target=target, step=step))
+        request = convert.encode(status_messages.InjectRequest(kind=kind, target=target, step=step))
         self._check(self._stub.Inject(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
 
     def drain(self, node: str, reason: str, *, undo: bool = False) -> None:
         """Raises ConfigError when the supervisor refuses: nothing has changed then."""
-        request = convert.encode(messages.DrainRequest(node=node, reason=reason, undo=undo))
+        request = convert.encode(status_messages.DrainRequest(node=node, reason=reason, undo=undo))
         self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
 
     def give_up(self, node: str, reason: str) -> None:
         """The node counts as lost. Raises ConfigError when there is no such node."""
-        request = convert.encode(messages.DrainRequest(node=node, reason=reason, gone=True))
+        request = convert.encode(status_messages.DrainRequest(node=node, reason=reason, gone=True))
         self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
 
     def stop(self, reason: str) -> None:
-        request = convert.encode(messages.StopRequest(reason=reason))
+        request = convert.encode(status_messages.StopRequest(reason=reason))
         self._check(self._stub.Stop(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
 
     @staticmethod

@@ -17,8 +17,8 @@ from deadpool.cli.ssh import failure, output_of, ssh_command
 from deadpool.proto.addresses import interface_address
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError, DeadpoolError
-from deadpool.proto.messages import JobStatus
 from deadpool.proto.secret import make_token
+from deadpool.proto.status_messages import JobStatus
 
 _PROBE_S = 90.0  # torch may be imported from a cold disk
 _SHORT_S = 30.0

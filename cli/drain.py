@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from deadpool.proto.errors import ConfigError, DeadpoolError
-from deadpool.proto.messages import JobStatus, NodeStatus
+from deadpool.proto.status_messages import JobStatus, NodeStatus
 
 _BUSY = ("assemble", "start", "recover")
 

@@ -24,8 +24,8 @@ from deadpool.cli.node import live
 from deadpool.cli.processes import Children, module_command, vault_folder
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError, DeadpoolError
-from deadpool.proto.messages import JobStatus
 from deadpool.proto.secret import read_private
+from deadpool.proto.status_messages import JobStatus
 from deadpool.proto.terms import journal_folder, newest_endpoint, read_outcome
 
 _ASK_S = 3.0

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from deadpool.cli.checks import Finding, Level
 from deadpool.proto.convert import to_plain
-from deadpool.proto.messages import NO_STEP, JobStatus, NodeStatus, RecoveryRecord
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.status_messages import JobStatus, NodeStatus, RecoveryRecord
 
 _RECOVERIES_SHOWN = 5
 _PHASES = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")

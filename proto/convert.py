@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from deadpool.proto import agent_supervisor_pb2, common_pb2, messages, rank_agent_pb2, status_pb2
+from deadpool.proto import agent_supervisor_pb2, common_pb2, messages, rank_agent_pb2, status_messages, status_pb2
 from deadpool.proto.errors import ProtocolError
 
 _FIELDS: dict[Any, dict[str, Any]] = {}
@@ -62,7 +62,7 @@ def encode(message: Any) -> Any:
 
 def decode(wire: Message) -> Any:
     """Returns the dataclass of the same name with the protobuf message's values."""
-    cls = getattr(messages, wire.DESCRIPTOR.name)
+    cls = getattr(status_messages if wire.DESCRIPTOR.file is status_pb2.DESCRIPTOR else messages, wire.DESCRIPTOR.name)
     return cls(**{name: _decode_value(wire, name, hint) for name, hint in _fields(cls).items()})
 
 

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from deadpool.proto.errors import ConfigError
-from deadpool.proto.messages import JobStatus
+from deadpool.proto.status_messages import JobStatus
 
 _ANSWER_TIMEOUT_S = 5.0
 

@@ -7,7 +7,8 @@ phases of the record always add up to the time from the first failure to the las
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from deadpool.proto.messages import NO_STEP, PhaseTimes, RankPrepared, RecoveryRecord, Slot, StoreOpened
+from deadpool.proto.messages import NO_STEP, RankPrepared, Slot, StoreOpened
+from deadpool.proto.status_messages import PhaseTimes, RecoveryRecord
 from deadpool.supervisor.classify import FailureClass
 
 

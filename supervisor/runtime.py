@@ -16,7 +16,8 @@ from typing import assert_never
 from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import encode_order
-from deadpool.proto.messages import AgentMessage, Beat, Hello, JobStatus, Stop, Stopped
+from deadpool.proto.messages import AgentMessage, Beat, Hello, Stop, Stopped
+from deadpool.proto.status_messages import JobStatus
 from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.claims import Claim, Claims
 from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value

@@ -10,8 +10,9 @@ import grpc.aio
 
 from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, status_pb2, status_pb2_grpc
 from deadpool.proto.errors import ProtocolError
-from deadpool.proto.messages import Done, EventLine, Hello
+from deadpool.proto.messages import Hello
 from deadpool.proto.secret import TOKEN_KEY, token_matches
+from deadpool.proto.status_messages import Done, EventLine
 from deadpool.supervisor.runtime import Runtime, Stream
 
 _MAX_PENDING = 20_000  # opens in a storm of agents; the C core's own limit of 1,000 would cancel the rest

@@ -6,7 +6,8 @@ from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
-from deadpool.proto.messages import NO_STEP, BadCopy, Inject, Order, RecoveryRecord, Stop
+from deadpool.proto.messages import NO_STEP, BadCopy, Inject, Order, Stop
+from deadpool.proto.status_messages import RecoveryRecord
 from deadpool.supervisor.classify import ErrorMark, Past
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.hang import Inquiry

@@ -3,7 +3,8 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from deadpool.proto.messages import NO_STEP, Beat, JobStatus, NodeStatus, RankProgress, RankStatus
+from deadpool.proto.messages import NO_STEP, Beat, RankProgress
+from deadpool.proto.status_messages import JobStatus, NodeStatus, RankStatus
 from deadpool.supervisor.keeping import unprotected
 from deadpool.supervisor.membership import Node, Role
 from deadpool.supervisor.state import JobState

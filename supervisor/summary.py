@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from deadpool.proto.messages import NO_STEP, RecoveryRecord
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.status_messages import RecoveryRecord
 from deadpool.supervisor.state import JobState
 from deadpool.supervisor.status import Pulse
 

@@ -14,7 +14,7 @@ from launching import until
 
 from deadpool.cli.folders import job_folder, read_endpoint
 from deadpool.cli.main import run
-from deadpool.proto import convert, messages, status_pb2_grpc
+from deadpool.proto import convert, status_messages, status_pb2_grpc
 from deadpool.proto.config import JobConfig
 from deadpool.proto.secret import TOKEN_KEY
 
@@ -75,8 +75,8 @@ def test_stop_ends_the_job_and_waits(supervisor: tuple[Path, subprocess.Popen[by
     with grpc.insecure_channel(target) as channel:
         stub = status_pb2_grpc.StatusStub(channel)
         metadata = ((TOKEN_KEY, (folder / "token").read_text()),)
-        follower = stub.Events(convert.encode(messages.EventsRequest(follow=True)), metadata=metadata)
-        stub.Stop(convert.encode(messages.StopRequest(reason="test")), metadata=metadata)
+        follower = stub.Events(convert.encode(status_messages.EventsRequest(follow=True)), metadata=metadata)
+        stub.Stop(convert.encode(status_messages.StopRequest(reason="test")), metadata=metadata)
         seen = [json.loads(line.json) for line in follower]  # ends with the job
     assert seen[-1]["event"] == "job_ended"
     assert process.wait(20) == 143

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from launching import until
 
-from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, messages, status_pb2_grpc
+from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, messages, status_messages, status_pb2_grpc
 from deadpool.proto.config import JobConfig, from_json, to_json
 from deadpool.proto.messages import AgentMessage, Order
 from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
@@ -198,23 +198,23 @@ def test_status_events_inject_and_stop(supervisor: Supervisor) -> None:
         _run(agent)
         until(lambda: "started" in supervisor.events(), _TIMEOUT_S, "the job runs")
         stub = status_pb2_grpc.StatusStub(channel)
-        status = convert.decode(stub.GetStatus(convert.encode(messages.StatusRequest()), metadata=metadata))
+        status = convert.decode(stub.GetStatus(convert.encode(status_messages.StatusRequest()), metadata=metadata))
         assert (status.phase, status.generation, status.nodes[0].node_id) == ("run", 1, "node0")
         assert status.nodes[0].ranks[0].pid == 77
 
-        request = messages.InjectRequest(kind="kill-rank", target=5, step=3)
+        request = status_messages.InjectRequest(kind="kill-rank", target=5, step=3)
         assert convert.decode(stub.Inject(convert.encode(request), metadata=metadata)).error.startswith("there is no rank 5")
-        request = messages.InjectRequest(kind="kill-rank", target=0, step=3)
+        request = status_messages.InjectRequest(kind="kill-rank", target=0, step=3)
         assert convert.decode(stub.Inject(convert.encode(request), metadata=metadata)).error == ""
         assert agent.hears(messages.Inject).step == 3
 
-        drain = messages.DrainRequest(node="node0")
+        drain = status_messages.DrainRequest(node="node0")
         assert "no deadpool.join()" in convert.decode(stub.Drain(convert.encode(drain), metadata=metadata)).error
-        gone = messages.DrainRequest(node="node7", reason="its manager says so", gone=True)
+        gone = status_messages.DrainRequest(node="node7", reason="its manager says so", gone=True)
         assert convert.decode(stub.Drain(convert.encode(gone), metadata=metadata)).error == "node7 is not connected"
 
-        lines = stub.Events(convert.encode(messages.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
-        stub.Stop(convert.encode(messages.StopRequest(reason="enough")), metadata=metadata)
+        lines = stub.Events(convert.encode(status_messages.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
+        stub.Stop(convert.encode(status_messages.StopRequest(reason="enough")), metadata=metadata)
         assert agent.hears(messages.Stop).reason == "enough"
         agent.say(messages.Stopped())
         names = [json.loads(line.json)["event"] for line in lines]
@@ -227,7 +227,7 @@ def test_strangers_change_nothing(supervisor: Supervisor) -> None:
         for metadata in ((), ((TOKEN_KEY, "wrong"),), ((TOKEN_KEY, supervisor.token[:-1]),)):
             stub = status_pb2_grpc.StatusStub(channel)
             with pytest.raises(grpc.RpcError) as refusal:
-                stub.GetStatus(convert.encode(messages.StatusRequest()), metadata=metadata, timeout=_TIMEOUT_S)
+                stub.GetStatus(convert.encode(status_messages.StatusRequest()), metadata=metadata, timeout=_TIMEOUT_S)
             assert cast(grpc.Call, refusal.value).code() is grpc.StatusCode.UNAUTHENTICATED
             with pytest.raises(grpc.RpcError) as refusal:
                 Agent(channel, "wrong", "node0").hears(messages.Welcome)

@@ -6,7 +6,7 @@ import pytest
 
 from deadpool.cli.drain import drain_node
 from deadpool.proto.errors import ConfigError, DeadpoolError
-from deadpool.proto.messages import JobStatus, NodeStatus, PhaseTimes, RecoveryRecord
+from deadpool.proto.status_messages import JobStatus, NodeStatus, PhaseTimes, RecoveryRecord
 
 MOVED = RecoveryRecord(
     generation=2, cause="node1 is drained", failure_class="planned", node="node1", ranks=(2, 3), spare="node2", resume_step=9,

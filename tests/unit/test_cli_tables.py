@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from deadpool.cli import tables
-from deadpool.proto.messages import NO_STEP, JobStatus, NodeStatus, PhaseTimes, RankStatus, RecoveryRecord
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.status_messages import JobStatus, NodeStatus, PhaseTimes, RankStatus, RecoveryRecord
 
 
 def node(index: int, role: str, ranks: tuple[int, ...]) -> NodeStatus:

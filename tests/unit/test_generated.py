@@ -1,4 +1,4 @@
-"""proto/*.proto, the generated code and messages.py say the same."""
+"""proto/*.proto, the generated code, messages.py and status_messages.py say the same."""
 
 import dataclasses
 import difflib
@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deadpool
-from deadpool.proto import agent_supervisor_pb2, common_pb2, convert, messages, rank_agent_pb2, status_pb2
+from deadpool.proto import agent_supervisor_pb2, common_pb2, convert, messages, rank_agent_pb2, status_messages, status_pb2
 from deadpool.proto.errors import ProtocolError
 
 PROTO = (Path(deadpool.__file__).parent / "proto").resolve()
 MODULES: tuple[Any, ...] = (common_pb2, agent_supervisor_pb2, rank_agent_pb2, status_pb2)
-MESSAGES: list[Any] = [each for _, each in sorted(vars(messages).items()) if dataclasses.is_dataclass(each)]
+MESSAGES: list[Any] = [
+    each for _, each in sorted((vars(messages) | vars(status_messages)).items()) if dataclasses.is_dataclass(each)
+]
 ENVELOPES: dict[str, tuple[Any, Any, Any]] = {
     "AgentMessage": (messages.AgentMessage, convert.encode_agent_message, convert.decode_agent_message),
     "Order": (messages.Order, convert.encode_order, convert.decode_order),

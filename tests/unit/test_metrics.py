@@ -4,7 +4,7 @@ from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from deadpool.proto.messages import JobStatus, NodeStatus, PhaseTimes, RecoveryRecord
+from deadpool.proto.status_messages import JobStatus, NodeStatus, PhaseTimes, RecoveryRecord
 from deadpool.supervisor.metrics import families
 
 STATUS = JobStatus(

@@ -1,0 +1,143 @@
+"""What a person's command asks the supervisor, and what it answers: the messages of status.proto.
+
+Same names and fields as there; convert.py translates.
+"""
+
+from dataclasses import dataclass
+
+from deadpool.proto.messages import NO_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    rank: int
+    pid: int
+    step: int
+    commit_step: int
+    exposed_stall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """`role`: member | spare | drained (a person wants it free) | faulty (alive, but not trusted with ranks) | lost.
+
+    `beat_age_s`: seconds since the last beat.
+    """
+
+    node_id: str
+    index: int
+    role: str
+    host: str
+    beat_age_s: float
+    cpu_share: float
+    memory_share: float
+    shm_free_bytes: int
+    standins_ready: int
+    ranks: tuple[RankStatus, ...] = ()
+    troubles: tuple[str, ...] = ()  # what the node runs out of
+    clock_ahead_s: float = 0.0  # its calendar clock, of the supervisor's machine's; the way of the beat makes it a little less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """Seconds of each phase of one recovery; their sum is total_s. `quiesce` lasts until survivors and joiners are prepared."""
+
+    detect: float = 0.0
+    decide: float = 0.0
+    quiesce: float = 0.0
+    plan: float = 0.0
+    reform: float = 0.0
+    restore: float = 0.0
+    first_step: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRecord:
+    """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON)."""
+
+    generation: int
+    cause: str
+    failure_class: str
+    node: str
+    ranks: tuple[int, ...]
+    spare: str
+    resume_step: int
+    steps_reexecuted: int
+    survivors_kept_processes: bool
+    phases_s: PhaseTimes
+    total_s: float
+    committed_steps_lost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """`phase`: assemble | start | run | recover | finish | end.
+
+    `unprotected`: "" while the state is protected, else since which step it is not, and why. `checkpoint_step`: of the newest
+    complete persistent checkpoint.
+    """
+
+    job_id: str
+    phase: str
+    generation: int
+    step: int
+    commit_step: int
+    steps_per_s: float
+    world_size: int
+    hooked: bool
+    exposed_stall_s: float
+    nodes: tuple[NodeStatus, ...] = ()
+    recoveries: tuple[RecoveryRecord, ...] = ()
+    unprotected: str = ""
+    checkpoint_step: int = NO_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusRequest:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsRequest:
+    """`follow`: keep the stream open for events to come."""
+
+    follow: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """One change as one JSON object: {"time", "event", "generation", ...}; the same line as in events.jsonl."""
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectRequest:
+    kind: str
+    target: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequest:
+    """`node`: its name, or its launch index. `undo`: it may have ranks again.
+
+    `gone` (by name only): it is lost, as whoever manages the machines says, whatever its agent may still say.
+    """
+
+    node: str
+    reason: str = ""
+    undo: bool = False
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """`error` is "" when the request was carried out."""
+
+    error: str = ""
