@@ -19,9 +19,10 @@ from deadpool.proto.messages import (
     VaultReport,
     WarmUp,
 )
+from deadpool.supervisor import leaving
 from deadpool.supervisor.classify import FailureClass
 from deadpool.supervisor.keeping import ask_for_checkpoint
-from deadpool.supervisor.membership import Node, Role, choose_members, choose_spare
+from deadpool.supervisor.membership import Role, choose_members, choose_spare
 from deadpool.supervisor.plan import Live, Sent, is_as_good_as_committed, plan_recovery, usable
 from deadpool.supervisor.recovery import PHASE_OF_STAGE, Attempt, Failure, Stage, Story
 from deadpool.supervisor.state import JobState, Phase
@@ -106,12 +107,14 @@ def begin_afresh(state: JobState, reason: str, *, now_s: float) -> None:
     roster = state.roster
     state.generation, state.hiccup, state.exit_expected_until_s = state.generation + 1, None, 0.0
     state.lineage.append(Sent(generation=state.generation, resume_step=NO_STEP))
+    state.commit_step = NO_STEP  # of what the vaults hold, and that is of a dead branch now
+    state.fruitful_step = min(state.fruitful_step, max(0, state.checkpoint_step))  # to be back there is no progress
     attempt = Attempt(generation=state.generation, afresh=True, stage=Stage.STORE, began_s=now_s)
     state.attempt = attempt
     for rank in roster.ranks:
         roster.retire(rank)
         rank.since = state.generation
-    end_leaving(state)
+    leaving.end(state)
     state.note("generation", reason=reason, afresh=True, members=tuple(node.node_id for node in roster.members()))
     if not roster.vacancies():
         state.move(Phase.START)
@@ -186,42 +189,6 @@ def vault_reported(state: JobState, report: VaultReport, node_id: str, *, now_s:
         begin_afresh(state, "nothing was committed yet", now_s=now_s)
         return
     plan_if_ready(state, attempt, now_s=now_s)
-
-
-def leaver_prepared(state: JobState, rank: int, node_id: str) -> None:
-    """What this process held is in the vault of the node that is drained; the vault's report follows."""
-    attempt = state.attempt
-    if attempt is not None and attempt.stage in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
-        attempt.leaving.discard(rank)
-        attempt.owing.add(node_id)
-
-
-def left_for_good(state: JobState, rank: int, *, now_s: float) -> None:
-    """The process on the node that is drained has ended before it was told to."""
-    del state.leaving[rank]
-    attempt = state.attempt
-    if attempt is not None and not attempt.afresh:
-        attempt.leaving.discard(rank)
-        plan_if_ready(state, attempt, now_s=now_s)
-
-
-def end_leaving(state: JobState, node_id: str = "") -> None:
-    """The processes that nobody waits for any more are killed: on that node, or on all."""
-    for each in sorted(set(state.leaving.values())):
-        if node_id in ("", each):
-            ranks = tuple(sorted(rank for rank, node in state.leaving.items() if node == each))
-            state.send(each, KillRanks(generation=state.generation, ranks=ranks, reason=f"{each} is drained"))
-            state.leaving = {rank: node for rank, node in state.leaving.items() if node != each}
-
-
-def take_back(state: JobState, node: Node) -> None:
-    """A node that was drained may have ranks again."""
-    end_leaving(state, node.node_id)
-    if state.attempt is not None:
-        state.attempt.leaving &= state.leaving.keys()
-    node.role, node.drained = Role.SPARE, False
-    if state.draining == node.node_id:
-        state.draining = ""
 
 
 def node_available(state: JobState, node_id: str, *, now_s: float) -> None:
@@ -316,7 +283,7 @@ def _fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
         spare, why = choose_spare(state.roster.nodes)
         draining = state.roster.nodes.get(state.draining)
         if spare is None and draining is not None and draining.role is Role.DRAINED:  # its ranks have nowhere else to go
-            take_back(state, draining)
+            leaving.take_back(state, draining)
             state.note("drain_undone", node=draining.node_id, reason=why)
             spare, why = choose_spare(state.roster.nodes)
         if spare is not None:
@@ -419,7 +386,6 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
             state.end(1, reason, now_s=now_s, details=story.first.details)
         return
     if plan.resume_step == 0:  # a first step must meet ranks that have not stepped: DDP sums in another order from its second on
-        state.commit_step = NO_STEP
         begin_afresh(state, "no step is done yet that all ranks can go on from", now_s=now_s)
         return
     if state.commit_step > state.fruitful_step:
@@ -435,7 +401,7 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
     for source in plan.sources:
         kinds[source.kind] = kinds.get(source.kind, 0) + 1
     state.note("plan", resume_step=plan.resume_step, sources=kinds, reason=why)
-    end_leaving(state)
+    leaving.end(state)
     _lap(state, attempt, now_s)
     attempt.enter(Stage.REFORM, now_s)
     state.holders = frozenset()
@@ -458,7 +424,6 @@ def _back_to_checkpoint(state: JobState, why: str, *, now_s: float) -> None:
     """No memory holds a whole state any more: all ranks start afresh, and find the newest checkpoint by themselves."""
     reason = f"step {state.commit_step} was committed, but {why}: back to the checkpoint of step {state.checkpoint_step}"
     state.note("back_to_checkpoint", step=state.checkpoint_step, committed_step=state.commit_step, reason=why)
-    state.commit_step = state.fruitful_step = NO_STEP  # of what the vaults hold
     begin_afresh(state, reason, now_s=now_s)
 
 

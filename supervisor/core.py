@@ -13,7 +13,7 @@ from typing import assert_never
 
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
-from deadpool.supervisor import advance, keeping, sessions
+from deadpool.supervisor import advance, keeping, leaving, sessions
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited, rank_raised
@@ -117,7 +117,9 @@ class Job:
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
                 if state.leaving.get(message.rank) == node_id:
-                    advance.left_for_good(state, message.rank, now_s=now_s)
+                    leaving.forget(state, {message.rank})
+                    if state.attempt is not None:
+                        advance.plan_if_ready(state, state.attempt, now_s=now_s)
                 if (node_id, message.pid) in state.roster.retired:
                     state.roster.retired.discard((node_id, message.pid))
                 elif state.roster.plays(node_id, message.rank, message.generation, message.pid):
@@ -166,7 +168,7 @@ class Job:
                 pass
         if isinstance(message, messages.RankPrepared) and state.leaving.get(message.rank) == node_id:
             state.heard_commit(message.commit_step)
-            advance.leaver_prepared(state, message.rank, node_id)
+            leaving.prepared(state, message.rank, node_id)
             return
         if not state.roster.plays(node_id, message.rank, message.generation):
             return

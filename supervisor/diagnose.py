@@ -7,7 +7,7 @@ from deadpool.proto import messages
 from deadpool.proto.config import OnExhausted
 from deadpool.proto.faults import Target
 from deadpool.proto.messages import KillRanks
-from deadpool.supervisor import advance
+from deadpool.supervisor import advance, leaving
 from deadpool.supervisor.blame import blamed
 from deadpool.supervisor.classify import ErrorMark, Facts, FailureClass, Past, What, classify, error_mark
 from deadpool.supervisor.injections import struck_at
@@ -150,9 +150,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
     node = roster.nodes.get(node_id)
     if node is None or not node.live:
         return
-    state.leaving = {rank: node for rank, node in state.leaving.items() if node != node_id}
-    if state.attempt is not None:
-        state.attempt.leaving &= state.leaving.keys()
+    leaving.forget(state, leaving.on_node(state, node_id))
     cause = f"{node_id} lost: {reason}"
     counted = any(_is_new(state, rank) for rank in roster.of_node(node_id))
     all_done = all(rank.done for rank in roster.of_node(node_id))

@@ -6,7 +6,7 @@ the new generation has committed a step.
 """
 
 from deadpool.proto.messages import WarmUp
-from deadpool.supervisor import advance
+from deadpool.supervisor import advance, leaving
 from deadpool.supervisor.classify import FailureClass
 from deadpool.supervisor.commands import Answer
 from deadpool.supervisor.events import DrainRequested
@@ -75,9 +75,9 @@ def _obstacle(state: JobState, node: Node, *, seated: bool) -> str:
 def _undo(state: JobState, node: Node, now_s: float) -> str:
     if node.role is not Role.DRAINED:
         return f"{node.node_id} is not drained: it is a {node.role}"
-    advance.take_back(state, node)
+    leaving.take_back(state, node)
     state.note("drain_undone", node=node.node_id, reason="asked for")
     advance.node_available(state, node.node_id, now_s=now_s)
-    if state.attempt is not None and not state.attempt.afresh:  # its old processes are awaited no more
+    if state.attempt is not None:  # its old processes are awaited no more
         advance.plan_if_ready(state, state.attempt, now_s=now_s)
     return ""

@@ -90,6 +90,25 @@ def test_recoveries_without_progress_end_the_job() -> None:
     assert "no new committed step" in scene.end().root_cause
 
 
+def test_failures_in_the_first_step_again_and_again_end_the_job() -> None:
+    """Each time S_0 is committed anew, which is no progress."""
+    scene = Scene(max_recoveries_without_progress=2, failure_rules=too_often(99))
+    scene.start(commit_step=0)
+    for generation in (3, 5):
+        scene.killed(3, pid=0)
+        scene.open_store()
+        scene.prepare(0, 1, 2, live_step=0, commit_step=0, live_generation=generation - 2)
+        scene.prepare(3)
+        for node in range(3):
+            scene.report(node, *scene.vault(node, 0, generation - 2))
+        scene.open_store()
+        assert scene.state.generation == generation
+        scene.say(1, messages.RankJoined(generation=generation, rank=2, pid=70 + generation))
+        scene.beat(step=0, commit_step=0)
+    scene.killed(3, pid=0)
+    assert "2 recoveries in a row" in scene.end().root_cause
+
+
 def test_progress_forgives_earlier_recoveries() -> None:
     scene = Scene(max_recoveries_without_progress=2, failure_rules=too_often(99))
     scene.start(commit_step=4)
