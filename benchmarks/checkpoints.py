@@ -42,28 +42,9 @@ class Step:
 
 def train(steps: int, out: Path, options: list[str]) -> None:
     """One rank: writes when each step ended, and how long it had waited for protection by then."""
-    from torch import nn
-    from torch.nn.functional import cross_entropy
-    from torch.optim.lr_scheduler import LambdaLR
+    from benchmarks.training import protected_training  # imports torch, which who starts the job has no need of
 
-    import deadpool
-    from examples.train_gpt import build, draw, learning_rate_curve, load_corpus, parse_args
-
-    args = parse_args(options)
-    text, _ = load_corpus()
-    run = deadpool.join()
-    model, optimizer = build(args, run.device, run.rank, run.world_size)
-    scheduler = LambdaLR(optimizer, learning_rate_curve(args.warmup_steps, steps))
-    guard = run.protect(model=model, optimizer=optimizer, extra={"scheduler": scheduler})
-
-    def train_step(step: int) -> None:
-        optimizer.zero_grad()
-        tokens, targets = (part.to(run.device) for part in draw(text, f"{args.seed} {step} {run.rank}", args.batch, args.context))
-        cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), args.clip_norm)
-        optimizer.step()
-        scheduler.step()
-
+    run, guard, train_step = protected_training(options, steps)
     seen = [(time.time(), guard.counters.exposed_stall_s) for _ in guard.run(train_step, until=steps)]
     (out / f"rank-{run.rank}.json").write_text(json.dumps(seen))
 

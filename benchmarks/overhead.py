@@ -20,20 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import LambdaLR
-
-import deadpool
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine
 from benchmarks.launched import Launched
 from benchmarks.stats import quantile, summarize
-from examples.train_gpt import build, draw, learning_rate_curve, load_corpus
-from examples.train_gpt import parse_args as training_args
+from benchmarks.training import protected_training
 
 NODES, RANKS_PER_NODE = 2, 2
 RANKS = NODES * RANKS_PER_NODE
@@ -70,23 +62,7 @@ class Plan:
 
 def train(plan: Plan, out: Path, options: list[str]) -> None:
     """One rank: trains by the plan and writes its step times and what its guard has counted."""
-    args = training_args(options)
-    text, _ = load_corpus()
-    run = deadpool.join()
-    model, optimizer = build(args, run.device, run.rank, run.world_size)
-    scheduler = LambdaLR(optimizer, learning_rate_curve(args.warmup_steps, plan.steps))
-    guard = run.protect(model=model, optimizer=optimizer, extra={"scheduler": scheduler})
-
-    def train_step(step: int) -> None:
-        optimizer.zero_grad()
-        tokens, targets = (part.to(run.device) for part in draw(text, f"{args.seed} {step} {run.rank}", args.batch, args.context))
-        cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), args.clip_norm)
-        optimizer.step()
-        scheduler.step()
-        if run.device.type == "cuda":
-            torch.cuda.synchronize()
-
+    run, guard, train_step = protected_training(options, plan.steps)
     times_s: dict[int, float] = {}
     last_s = time.perf_counter()
     for step, _ in guard.run(train_step, until=plan.steps):

@@ -19,6 +19,7 @@ from deadpool.cli.machines import LINGER_S
 from deadpool.cli.meeting import TOKEN_VARIABLE, join_host_port
 from deadpool.cli.node import live
 from deadpool.cli.processes import SUPERVISOR, Children, module_command
+from deadpool.cli.seen import NodesSeen
 from deadpool.cli.ssh import SSH_FAILED, output_of, ssh_command
 from deadpool.proto.addresses import interface_address, own_address
 from deadpool.proto.config import JobConfig
@@ -64,8 +65,7 @@ class HostNodes:
         self._config, self._children, self._token, self._say = config, children, token, say
         self._hosts = {node_name_of(host): host for host in hosts}
         self._host, self._port, self._interface = host, port, interface
-        self._live: set[str] = set()
-        self._ever: set[str] = set()
+        self._seen = NodesSeen()
         self._stdins: list[int] = []
 
     @property
@@ -109,11 +109,11 @@ class HostNodes:
         pass
 
     def left(self) -> bool:
-        return bool(self._live) or any(name != SUPERVISOR for name in self._children.started.values())
+        return bool(self._seen.live) or any(name != SUPERVISOR for name in self._children.started.values())
 
     def ended(self, name: str, exit_code: int) -> None:
         if exit_code == SSH_FAILED:
-            if name not in self._ever:
+            if name not in self._seen.ever:
                 raise ConfigError(f"--hosts: {self._hosts[name]} cannot be reached by ssh any more")
             self._say(f"the connection to {self._hosts[name]} has ended")
 
@@ -121,14 +121,7 @@ class HostNodes:
         pass
 
     def heard(self, event: dict[str, Any]) -> None:
-        match event.get("event"):
-            case "node_joined":
-                self._live.add(str(event.get("node")))
-                self._ever.add(str(event.get("node")))
-            case "node_lost":
-                self._live.discard(str(event.get("node")))
-            case "job_ended":
-                self._live.clear()
+        self._seen.heard(event)
 
     def turn(self) -> None:
         pass

@@ -22,6 +22,7 @@ from deadpool.cli.job import LaunchedJob
 from deadpool.cli.meeting import TOKEN_VARIABLE, Meeting, node_name, secret_path, shared_secret, token_of
 from deadpool.cli.node import live
 from deadpool.cli.processes import Children, module_command, vault_folder
+from deadpool.cli.seen import NodesSeen
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import ConfigError, DeadpoolError
 from deadpool.proto.secret import read_private
@@ -42,7 +43,7 @@ class HereNodes:
     def __init__(self, config: JobConfig, folder: Path, children: Children, *, node_id: str, index: int, host: str) -> None:
         self._config, self._folder, self._children = config, folder, children
         self._node_id, self._index, self._host = node_id, index, host
-        self._live: set[str] = set()  # on all machines, as the events have it
+        self._seen = NodesSeen()
 
     @property
     def host(self) -> str:
@@ -66,7 +67,7 @@ class HereNodes:
         pass
 
     def left(self) -> bool:
-        return bool(self._live) or self._children.pid(self._node_id) is not None
+        return bool(self._seen.live) or self._children.pid(self._node_id) is not None
 
     def ended(self, name: str, exit_code: int) -> None:
         pass
@@ -76,13 +77,7 @@ class HereNodes:
             self._remove_vault()
 
     def heard(self, event: dict[str, Any]) -> None:
-        match event.get("event"):
-            case "node_joined":
-                self._live.add(str(event.get("node")))
-            case "node_lost":
-                self._live.discard(str(event.get("node")))
-            case "job_ended":
-                self._live.clear()
+        self._seen.heard(event)
 
     def turn(self) -> None:
         pass

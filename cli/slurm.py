@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.cli.processes import Children, module_command
+from deadpool.cli.seen import NodesSeen
 from deadpool.deploy.slurm.allocation import (
     Allocation,
     NodeState,
@@ -54,8 +55,7 @@ class AllocationNodes:
         self._allocation, self._interface = allocation, interface
         self._nodes = allocation.nodes[: config.nnodes + config.spares]
         self._host = ""
-        self._live: set[str] = set()  # as the events have it
-        self._over = False
+        self._seen = NodesSeen()
         self._words = Words(poll_s)
         self._told: set[str] = set()
 
@@ -81,27 +81,21 @@ class AllocationNodes:
         pass
 
     def left(self) -> bool:
-        return self._children.pid(_SRUN) is not None or bool(self._live)
+        return self._children.pid(_SRUN) is not None or bool(self._seen.live)
 
     def ended(self, name: str, exit_code: int) -> None:
         if name == _WATCH:
             if exit_code == 0:
                 self._pass_on(self._words.changes((self._folder / _WATCH).read_text()))
-        elif not self._over:
-            self._say(f"srun has ended with {exit_code}" + (f"; nodes that live on: {len(self._live)}" if self._live else ""))
+        elif not self._seen.over:
+            left = len(self._seen.live)
+            self._say(f"srun has ended with {exit_code}" + (f"; nodes that live on: {left}" if left else ""))
 
     def buried(self) -> None:
         pass
 
     def heard(self, event: dict[str, Any]) -> None:
-        node = str(event.get("node"))
-        if event.get("event") == "node_joined":
-            self._live.add(node)
-        elif event.get("event") == "node_lost":
-            self._live.discard(node)
-        elif event.get("event") == "job_ended":
-            self._live.clear()
-            self._over = True
+        self._seen.heard(event)
 
     def turn(self) -> None:
         if self._words.due(time.monotonic()) and self._children.pid(_WATCH) is None:
@@ -134,7 +128,7 @@ class AllocationNodes:
         from deadpool.cli import client
 
         for node, state in changes.items():
-            if node not in self._live:
+            if node not in self._seen.live:
                 continue
             word = f"Slurm says that {node} is {state.text}{f' ({state.reason})' if state.reason else ''}"
             try:
