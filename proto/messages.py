@@ -318,14 +318,33 @@ class BadCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A rank's replica of S_step and a peer's snapshot of it contradict each other, though each is whole by its own checksums.
+
+    What the rank recorded of bytes that both held is not what the peer has: one of the two was corrupted before it was sealed.
+    The replica cannot be restored with the help of this peer, however often that is tried.
+    """
+
+    rank: int
+    generation: int
+    step: int
+    peer: int
+    peer_generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankRestored:
-    """`bytes_restored`: how many bytes were copied or fetched (0 for a live state). `bad_copies`: passed over for others."""
+    """`bytes_restored`: how many bytes were copied or fetched (0 for a live state). `bad_copies`: passed over for others.
+
+    `misfits`: peers that were passed over.
+    """
 
     generation: int
     rank: int
     step: int
     bytes_restored: int
     bad_copies: tuple[BadCopy, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +356,7 @@ class RankFailed:
     phase: str  # "reform" | "restore"
     error: str
     bad_copies: tuple[BadCopy, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
