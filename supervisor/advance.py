@@ -374,6 +374,7 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
         vaults=attempt.reports,
         endpoints={node.node_id: node.endpoint for node in roster.live()},
         lineage=state.lineage,
+        misfits=state.misfits,
     )
     story.commit_step = max(story.commit_step, state.commit_step)
     if plan is None:

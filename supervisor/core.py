@@ -129,6 +129,8 @@ class Job:
                 if state.phase is not Phase.END and (starting or message.generation == state.generation):
                     launch_failed(state, node_id, message, now_s)
             case _:
+                if isinstance(message, messages.RankRestored | messages.RankFailed):
+                    keeping.misfits_told(state, message.misfits)
                 if message.generation == state.generation and state.phase is not Phase.END:
                     self._answered(node_id, message, now_s)
 
@@ -190,7 +192,7 @@ class Job:
             case messages.RankFailed():
                 _note_bad_copies(state, message.bad_copies)
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
-                late(state, cause, node_id, now_s)
+                late(state, cause, node_id, now_s, counted=not message.misfits)  # the next plan is another one
             case messages.ProtectionChanged():
                 keeping.protection_changed(state, message)
             case messages.StateDiffers():

@@ -239,9 +239,10 @@ def launch_failed(state: JobState, node_id: str, message: messages.LaunchFailed,
         state.note("node_faulty", node=node_id, cause=reason)
 
 
-def late(state: JobState, cause: str, node_id: str, now_s: float) -> None:
-    """A stage took too long: the next generation, with the same members."""
-    failed(state, Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=node_id, at_s=now_s), now_s)
+def late(state: JobState, cause: str, node_id: str, now_s: float, *, counted: bool = True) -> None:
+    """A stage took too long, or failed: the next generation, with the same members."""
+    failure = Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=node_id, at_s=now_s, counted=counted)
+    failed(state, failure, now_s)
 
 
 def _failed_unhooked(state: JobState, cause: str, details: str, node_id: str, ranks: tuple[int, ...], now_s: float) -> None:

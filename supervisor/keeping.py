@@ -5,6 +5,7 @@ from deadpool.proto.messages import (
     CheckpointWritten,
     HostTrouble,
     KillRanks,
+    Misfit,
     ProtectionChanged,
     StateDiffers,
     WriteCheckpoint,
@@ -72,6 +73,14 @@ def _doubt(state: JobState, differs: StateDiffers) -> None:
     state.doubted = Unprotected(generation=differs.generation, step=differs.step, reason=reason)
     _note_difference(state, differs)
     state.note("unprotected", rank=differs.rank, since_step=differs.step, reason=reason)
+
+
+def misfits_told(state: JobState, misfits: tuple[Misfit, ...]) -> None:
+    """Replicas and peers' snapshots contradict each other, in whatever generation that is said: no plan counts on both again."""
+    for each in misfits:
+        if each not in state.misfits:
+            state.misfits.add(each)
+            state.note("copies_contradict", rank=each.rank, peer=each.peer, step=each.step)
 
 
 def _note_difference(state: JobState, differs: StateDiffers) -> None:

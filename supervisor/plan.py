@@ -4,10 +4,10 @@ Lineage: a recovery that resumes at k makes every later state of earlier generat
 counts only if j <= resume_step of every plan that was sent in a generation after g.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.proto.messages import NO_STEP, Endpoint, Peer, Slot, SlotKind, Source, SourceKind
+from deadpool.proto.messages import NO_STEP, Endpoint, Misfit, Peer, Slot, SlotKind, Source, SourceKind
 
 _Snapshots = dict[tuple[int, int], tuple[int, str]]  # (rank, step) -> (generation, node)
 
@@ -62,12 +62,13 @@ def plan_recovery(
     vaults: Mapping[str, Sequence[Slot]],
     endpoints: Mapping[str, Endpoint],
     lineage: Sequence[Sent],
+    misfits: Collection[Misfit] = (),
 ) -> tuple[Plan | None, str]:
     """Returns (the plan with the largest step, why), or (None, which ranks are without a source).
 
     `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
     For each rank, its live state comes first, then its snapshot at home, then a replica, then its snapshot on a live node where
-    it lived before (the newest generation of each).
+    it lived before (the newest generation of each). A replica does not count on a peer that it has been found to contradict.
     """
     states = {each.rank: each for each in live if usable(each.generation, each.step, lineage)}
     at_home: dict[tuple[int, int], int] = {}
@@ -94,13 +95,15 @@ def plan_recovery(
         if (rank, step) in at_home:
             return Source(rank=rank, kind=SourceKind.VAULT, slot_generation=at_home[rank, step])
         for node_id, slot in replicas.get((rank, step), ()):
-            if all(any((peer, step) in snapshots for peer in peers.ranks) for peers in slot.peer_sets):
+            peers = _peers(slot, snapshots, endpoints, misfits)
+            held = {peer.rank for peer in peers}
+            if all(held & set(each.ranks) for each in slot.peer_sets):
                 return Source(
                     rank=rank,
                     kind=SourceKind.REPLICA,
                     slot_generation=slot.generation,
                     endpoint=endpoints[node_id],
-                    peers=_peers(slot, snapshots, endpoints),
+                    peers=peers,
                 )
         if (rank, step) in snapshots:
             generation, node_id = snapshots[rank, step]
@@ -119,11 +122,29 @@ def plan_recovery(
     if closest is None:
         return None, f"no rank holds any state: gone is that of rank {', '.join(map(str, range(len(homes))))}"
     missing_ranks = ", ".join(map(str, closest[1]))
-    return None, f"there is no source of step {closest[0]} for rank {missing_ranks}, and it is no better at other steps"
+    reason = f"there is no source of step {closest[0]} for rank {missing_ranks}, and it is no better at other steps"
+    contradictions = _contradictions(closest[1], lineage, misfits)
+    return None, f"{reason}; {contradictions}" if contradictions else reason
 
 
-def _peers(slot: Slot, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint]) -> tuple[Peer, ...]:
-    """Returns every usable snapshot of the slot's step that belongs to one of its peer sets."""
+def _peers(slot: Slot, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint], misfits: Collection[Misfit]) -> tuple[Peer, ...]:
+    """Returns every usable snapshot of the slot's step that belongs to one of its peer sets and is not known to contradict it."""
+    state = slot.rank, slot.generation, slot.step
+    unfit = {(each.peer, each.peer_generation) for each in misfits if (each.rank, each.generation, each.step) == state}
     ranks = sorted({rank for peers in slot.peer_sets for rank in peers.ranks})
     found = ((rank, *snapshots[rank, slot.step]) for rank in ranks if (rank, slot.step) in snapshots)
-    return tuple(Peer(rank=rank, slot_generation=generation, endpoint=endpoints[node_id]) for rank, generation, node_id in found)
+    return tuple(
+        Peer(rank=rank, slot_generation=generation, endpoint=endpoints[node_id])
+        for rank, generation, node_id in found
+        if (rank, generation) not in unfit
+    )
+
+
+def _contradictions(ranks: Sequence[int], lineage: Sequence[Sent], misfits: Collection[Misfit]) -> str:
+    """Returns what is known against these ranks' copies, "" when nothing is."""
+    peers: dict[int, set[int]] = {}
+    for each in misfits:
+        if each.rank in ranks and usable(each.generation, each.step, lineage):
+            peers.setdefault(each.rank, set()).add(each.peer)
+    said = [f"rank {rank}'s copies contradict those of rank {', '.join(map(str, sorted(peers[rank])))}" for rank in sorted(peers)]
+    return f"{'; '.join(said)} (silent corruption)" if said else ""

@@ -6,7 +6,7 @@ from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
-from deadpool.proto.messages import NO_STEP, BadCopy, Inject, Order, Stop
+from deadpool.proto.messages import NO_STEP, BadCopy, Inject, Misfit, Order, Stop
 from deadpool.proto.status_messages import RecoveryRecord
 from deadpool.supervisor.classify import ErrorMark, Past
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
@@ -89,6 +89,7 @@ class JobState:
     records: list[RecoveryRecord] = field(default_factory=list)
     lineage: list[Sent] = field(default_factory=list)
     bad_copies: set[BadCopy] = field(default_factory=set)  # those that were reported; a rank may say so twice
+    misfits: set[Misfit] = field(default_factory=set)  # replicas, and peers that they are not planned with any more
     draining: str = ""  # the node whose ranks are being moved, until they run elsewhere
     leaving: dict[int, str] = field(default_factory=dict)  # rank -> that node, where its process of before waits to be ended
     holders: frozenset[str] = frozenset()  # nodes that keep replicas in this generation

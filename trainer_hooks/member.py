@@ -15,6 +15,7 @@ from enum import StrEnum
 from deadpool.proto.messages import (
     NO_STEP,
     BadCopy,
+    Misfit,
     Quiesce,
     RankBroken,
     RankFailed,
@@ -190,13 +191,23 @@ class Member:
         self.commit_step = min(max(self.commit_step, order.commit_step), order.resume_step)
         return True
 
-    def recovery_failed(self, order: Reform, phase: str, error: str, bad_copies: tuple[BadCopy, ...] = ()) -> list[Action]:
+    def recovery_failed(
+        self,
+        order: Reform,
+        phase: str,
+        error: str,
+        bad_copies: tuple[BadCopy, ...] = (),
+        misfits: tuple[Misfit, ...] = (),
+    ) -> list[Action]:
         """Reform or restore did not succeed, or a newer generation has cut it short. The rank waits for the next plan."""
         assert self.phase is Phase.RESTORE, self.phase
         self.phase = Phase.WAIT
         if self.generation > order.generation:
             return [self._prepared()]
-        return [RankFailed(generation=order.generation, rank=self.rank, phase=phase, error=error, bad_copies=bad_copies)]
+        failed = RankFailed(
+            generation=order.generation, rank=self.rank, phase=phase, error=error, bad_copies=bad_copies, misfits=misfits
+        )
+        return [failed]
 
     def _prepared(self) -> RankPrepared:
         return RankPrepared(

@@ -4,17 +4,18 @@ A rank that was moved from a node that lives finds its own snapshot there.
 
 Every byte that is copied into the model has been checked against the checksum that the rank itself recorded when the state was
 protected; bytes from peers too, so that a peer that differs cannot slip in. A copy that fails its own checksums is made unusable
-where it lies: the next plan does not find it.
+where it lies: the next plan does not find it. A peer's copy that is whole and yet another one is told of as a misfit: no plan
+counts on that peer for that replica again.
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from deadpool.proto.errors import DeadpoolError, SnapshotError
-from deadpool.proto.messages import BadCopy, Peer, SlotKind, Source, SourceKind
+from deadpool.proto.messages import BadCopy, Misfit, SlotKind, Source, SourceKind
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import UNIQUE, Item, Tables, checksum
 from deadpool.trainer_hooks.replicate import VaultClient
@@ -25,19 +26,28 @@ from deadpool.trainer_hooks.vault import OwnSlots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """`peers`: what the snapshot says of who else holds which item. `bad_copies`: passed over on the way."""
+    """`peers`: what the snapshot says of who else holds which item. `bad_copies`, `misfits`: passed over on the way."""
 
     bytes_restored: int
     peers: Peers
     bad_copies: tuple[BadCopy, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
 
 
 class BadCopiesError(SnapshotError):
-    """`copies` are not what they were when they were sealed."""
+    """`copies` are not what they were when they were sealed; `misfits` contradict each other."""
 
-    def __init__(self, message: str, copies: tuple[BadCopy, ...]) -> None:
+    def __init__(self, message: str, copies: tuple[BadCopy, ...], misfits: tuple[Misfit, ...] = ()) -> None:
         super().__init__(message)
-        self.copies = copies
+        self.copies, self.misfits = copies, misfits
+
+
+@dataclass(slots=True)
+class _PassedOver:
+    """What could not be used on the way."""
+
+    bad_copies: list[BadCopy] = field(default_factory=list)
+    misfits: list[Misfit] = field(default_factory=list)
 
 
 def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_id: str) -> Restored:
@@ -76,25 +86,27 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
                 raise BadCopiesError(f"{where}: {item.key} fails its checksum", (bad,))
     finally:
         holder.close()
-    found: list[BadCopy] = []
+    passed = _PassedOver()
     for index, peer_set in enumerate(tables.layout.peer_sets if kind is SlotKind.REPLICA else ()):
         items = [item for item in tables.layout.items if item.peers == index]
-        _from_peers(items, data, wanted, [peer for peer in source.peers if peer.rank in peer_set], step, token, found)
-    return replace(restore_from(state, tables, data), bad_copies=tuple(found))
+        holders = tuple(peer for peer in source.peers if peer.rank in peer_set)
+        _from_peers(items, data, wanted, replace(source, peers=holders), step, token, passed)
+    restored = restore_from(state, tables, data)
+    return replace(restored, bad_copies=tuple(passed.bad_copies), misfits=tuple(passed.misfits))
 
 
 def _from_peers(
     items: list[Item],
     data: Mapping[str, bytearray],
     wanted: Mapping[str, tuple[Item, int]],
-    peers: Iterable[Peer],
+    source: Source,
     step: int,
     token: str,
-    bad_copies: list[BadCopy],
+    passed: _PassedOver,
 ) -> None:
-    """Fills the items' data from the first peer whose bytes are those that are wanted; adds to `bad_copies` what is none."""
+    """Fills the items' data from the first of source.peers whose bytes are those that are wanted; adds the others to `passed`."""
     failures: list[str] = []
-    for peer in peers:
+    for peer in source.peers:
         client = VaultClient(peer.endpoint, token)
         try:
             _, tables = client.head(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step)
@@ -108,7 +120,17 @@ def _from_peers(
             own = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
             if any(checksum(data[key]) != own[key] for key in differing):
                 state = StateId(generation=peer.slot_generation, step=step)
-                bad_copies.append(_discarded(client, SlotKind.SNAPSHOT, peer.rank, state))
+                passed.bad_copies.append(_discarded(client, SlotKind.SNAPSHOT, peer.rank, state))
+            elif differing:
+                passed.misfits.append(
+                    Misfit(
+                        rank=source.rank,
+                        generation=source.slot_generation,
+                        step=step,
+                        peer=peer.rank,
+                        peer_generation=peer.slot_generation,
+                    )
+                )
             if differing:
                 raise SnapshotError(f"rank {peer.rank} on {peer.endpoint.node_id} holds other bytes of {differing[0]}")
             return
@@ -116,9 +138,8 @@ def _from_peers(
             failures.append(str(error))
         finally:
             client.close()
-    raise BadCopiesError(
-        f"no peer gave back {items[0].key} of step {step}: {'; '.join(failures) or 'none is left'}", tuple(bad_copies)
-    )
+    reason = f"no peer gave back {items[0].key} of step {step}: {'; '.join(failures) or 'none is left'}"
+    raise BadCopiesError(reason, tuple(passed.bad_copies), tuple(passed.misfits))
 
 
 def _discarded(client: VaultClient, kind: SlotKind, rank: int, state: StateId) -> BadCopy:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervising import replica, snapshot
 
-from deadpool.proto.messages import NO_STEP, Endpoint, Slot, SlotKind, SourceKind
+from deadpool.proto.messages import NO_STEP, Endpoint, Misfit, Slot, SlotKind, SourceKind
 from deadpool.supervisor.plan import Live, Plan, Sent, is_as_good_as_committed, plan_recovery, usable
 
 
@@ -19,20 +19,35 @@ class Case:
     vaults: dict[str, tuple[Slot, ...]]
     dead: frozenset[str]
     lineage: tuple[Sent, ...]
+    misfits: tuple[Misfit, ...] = ()
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
         return {node: Endpoint(node_id=node, host="h", port=1) for node in self.vaults if node not in self.dead}
 
     def plan(self) -> tuple[Plan | None, str]:
-        return plan_recovery(homes=self.homes, live=self.live, vaults=self.vaults, endpoints=self.endpoints, lineage=self.lineage)
+        return plan_recovery(
+            homes=self.homes,
+            live=self.live,
+            vaults=self.vaults,
+            endpoints=self.endpoints,
+            lineage=self.lineage,
+            misfits=self.misfits,
+        )
+
+    def contradicts(self, slot: Slot, peer: int, peer_generation: int) -> bool:
+        """Returns whether it is known that the replica does not fit that peer's snapshot."""
+        known = Misfit(
+            rank=slot.rank, generation=slot.generation, step=slot.step, peer=peer, peer_generation=peer_generation
+        )  # fmt: skip
+        return known in self.misfits
 
 
 def _case(
     homes: Sequence[str], *, live: Sequence[Live] = (), vaults: Mapping[str, tuple[Slot, ...]] | None = None,
-    lineage: Sequence[Sent] = (), dead: Sequence[str] = (),
+    lineage: Sequence[Sent] = (), dead: Sequence[str] = (), misfits: Sequence[Misfit] = (),
 ) -> Case:  # fmt: skip
-    return Case(tuple(homes), tuple(live), dict(vaults or {}), frozenset(dead), tuple(lineage))
+    return Case(tuple(homes), tuple(live), dict(vaults or {}), frozenset(dead), tuple(lineage), tuple(misfits))
 
 
 _NODES = ("A", "B", "C")
@@ -61,9 +76,24 @@ def cases(draw: st.DrawFn) -> Case:
         Sent(generation=2 + each % 3, resume_step=each // 3 - 1) for each in draw(st.lists(st.integers(0, 14), max_size=2))
     ]
     dead = _NODES[: draw(st.integers(0, 1))]
-    return _case(
-        homes, live=states, vaults={node: tuple(s for n, s in held if n == node) for node in _NODES}, lineage=lineage, dead=dead
-    )
+    vaults = {node: tuple(s for n, s in held if n == node) for node in _NODES}
+    pairs = [  # of what is there: others would say nothing
+        Misfit(rank=one.rank, generation=one.generation, step=one.step, peer=other.rank, peer_generation=other.generation)
+        for _, one in held
+        for _, other in held
+        if (one.kind, other.kind, one.step) == (SlotKind.REPLICA, SlotKind.SNAPSHOT, other.step) and one.rank != other.rank
+    ]
+    misfits = [pair for pair in dict.fromkeys(pairs) if draw(st.booleans())]
+    return _case(homes, live=states, vaults=vaults, lineage=lineage, dead=dead, misfits=misfits)
+
+
+def _newest(slots: Sequence[tuple[str, Slot]]) -> dict[int, int]:
+    """Returns rank -> the generation of its newest snapshot among these."""
+    newest: dict[int, int] = {}
+    for _, slot in slots:
+        if slot.kind is SlotKind.SNAPSHOT:
+            newest[slot.rank] = max(slot.generation, newest.get(slot.rank, 0))
+    return newest
 
 
 def _possible(case: Case, rank: int, step: int) -> bool:
@@ -77,9 +107,14 @@ def _possible(case: Case, rank: int, step: int) -> bool:
     ]
     if any(each.rank == rank and each.step == step and usable(each.generation, step, case.lineage) for each in case.live):
         return True
-    snapshots = {slot.rank for _, slot in slots if slot.kind is SlotKind.SNAPSHOT}
+    snapshots = _newest(slots)
     return rank in snapshots or any(
-        slot.kind is SlotKind.REPLICA and slot.rank == rank and all(set(peers.ranks) & snapshots for peers in slot.peer_sets)
+        slot.kind is SlotKind.REPLICA
+        and slot.rank == rank
+        and all(
+            any(peer in snapshots and not case.contradicts(slot, peer, snapshots[peer]) for peer in peers.ranks)
+            for peers in slot.peer_sets
+        )
         for _, slot in slots
     )
 
@@ -117,15 +152,17 @@ def test_every_source_exists_is_alive_and_of_the_one_step(case: Case) -> None:
             case SourceKind.REPLICA:
                 assert source.endpoint is not None
                 assert source.endpoint.node_id not in case.dead
-                (held, *_) = [
+                held = [
                     slot
                     for slot in case.vaults[source.endpoint.node_id]
                     if (slot.kind, slot.rank, slot.generation, slot.step)
                     == (SlotKind.REPLICA, source.rank, source.slot_generation, step)
                 ]
-                assert held
+                ranks = {peer.rank for peer in source.peers}
+                assert any(all(ranks & set(peers.ranks) for peers in slot.peer_sets) for slot in held)
                 for peer in source.peers:
                     assert peer.endpoint.node_id not in case.dead
+                    assert not case.contradicts(held[0], peer.rank, peer.slot_generation)
                     assert usable(peer.slot_generation, step, case.lineage)
                     assert snapshot(peer.rank, step, peer.slot_generation) in case.vaults[peer.endpoint.node_id]
 
@@ -175,6 +212,27 @@ def test_replica_needs_a_peer_of_each_set() -> None:
     plan, why = _case("ABC", live=live, vaults=vaults, dead="C").plan()
     assert plan is None
     assert why == "there is no source of step 3 for rank 1, and it is no better at other steps"
+
+
+def test_a_replica_does_not_count_on_a_peer_that_it_contradicts() -> None:
+    """The other peer of its set serves; without it the rank's snapshot elsewhere, or the step before."""
+    vaults = {
+        "A": (replica(1, 3, 1, [[0, 2]]), replica(1, 2, 1, [[0, 2]]), snapshot(0, 3), snapshot(0, 2)),
+        "C": (snapshot(2, 3), snapshot(2, 2)),
+    }
+    misfits = [Misfit(rank=1, generation=1, step=3, peer=peer, peer_generation=1) for peer in (0, 2)]
+    plan, _ = _case("ABC", vaults=vaults, misfits=misfits[:1]).plan()
+    assert plan is not None
+    assert (plan.resume_step, [peer.rank for peer in plan.sources[1].peers]) == (3, [2])
+    plan, _ = _case("ABC", vaults=vaults, misfits=misfits).plan()
+    assert plan is not None
+    assert plan.resume_step == 2
+    plan, _ = _case("ABC", vaults=vaults | {"D": (snapshot(1, 3),)}, misfits=misfits).plan()
+    assert plan is not None
+    assert (plan.resume_step, plan.sources[1].kind) == (3, SourceKind.ELSEWHERE)
+    plan, why = _case("ABC", vaults=vaults | {"A": (vaults["A"][0], vaults["A"][2])}, misfits=misfits).plan()
+    assert plan is None
+    assert why.endswith("rank 1's copies contradict those of rank 0, 2 (silent corruption)")
 
 
 def test_the_reason_names_the_ranks_of_the_step_that_lacks_fewest() -> None:
