@@ -1,7 +1,6 @@
 """What an agent has once the job's configuration is known: vault, logs, warm process, ranks' processes, store."""
 
 import os
-import signal
 import time
 from dataclasses import dataclass
 
@@ -75,7 +74,7 @@ class Machinery:
     def kill_now(self) -> None:
         """SIGKILL to every process, waiting for nothing."""
         self.processes.kill_now()
-        self.checkpoints.signal(signal.SIGKILL)
+        self.checkpoints.kill()
         self.store.kill()
         self.warm.kill()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from deadpool.agent import events, strikes
+from deadpool.agent.checkpoints import REQUEST as CHECKPOINTS_REQUEST
 from deadpool.agent.checkpoints import Checkpoints
 from deadpool.agent.core import NodeCore
 from deadpool.agent.environment import node_environment, socket_path
@@ -299,7 +300,7 @@ class Node:
                 on_exited=self._exited,
             ),
             checkpoints=Checkpoints(
-                config, environment, vault_dir=vault.folder, token=arguments.token, on_written=self._link.send
+                config, warm, logs, vault_dir=vault.folder, token=arguments.token, on_written=self._link.send
             ),
         )
         warm.start()
@@ -365,6 +366,8 @@ class Node:
         assert self._machinery is not None
         if request == STORE_REQUEST:
             self._machinery.store.forked(pid)
+        elif request == CHECKPOINTS_REQUEST:
+            self._machinery.checkpoints.forked(pid)
         else:
             self._machinery.processes.forked(request, pid)
 

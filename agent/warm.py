@@ -65,9 +65,16 @@ class WarmProcess:
         self._control, self._reader, self._ready = control, FrameReader(), False
         asyncio.get_running_loop().add_reader(control, self._readable)
 
-    def fork(self, request: int, kind: ForkKind, environment: dict[str, str], fds: tuple[int, ...]) -> None:
+    def fork(
+        self,
+        request: int,
+        kind: ForkKind,
+        environment: dict[str, str],
+        fds: tuple[int, ...],
+        arguments: tuple[str, ...] = (),
+    ) -> None:
         """Asks for a process. The descriptors are the caller's; they must stay open until `on_forked`."""
-        self._asked[request] = (Fork(request=request, kind=kind, environment=environment), fds)
+        self._asked[request] = (Fork(request=request, kind=kind, environment=environment, arguments=arguments), fds)
         if self._ready:
             self._send(request)
 

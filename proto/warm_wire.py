@@ -2,8 +2,8 @@
 
 A frame is a 4-byte big-endian length and that many bytes of JSON. To the warm process goes a `Prepare`, answered with `Ready`
 once the imports are done (and another one, if its environment is known better later), then `Fork` frames, each with its file
-descriptors: stdout and stderr (a rank), and the store's end of a socket pair (a store) or a network namespace (a program). One
-`Forked` comes back for each Fork. To the store go `Open` frames, each with a listener, back come `Opened` frames.
+descriptors: stdout and stderr (a rank), and its end of a socket pair (a store, a checkpoint writer) or a network namespace (a
+program). One `Forked` comes back for each Fork. To the store go `Open` frames, each with a listener, back come `Opened` frames.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ _FDS_MAX = 3
 class ForkKind(StrEnum):
     RANK = "rank"  # runs the job's script; a stand-in is one too
     STORE = "store"  # serves the generations' rendezvous stores
+    CHECKPOINTS = "checkpoints"  # writes persistent checkpoints
     PROGRAM = "program"  # becomes another program, with a warm process of its own as its child: a copy of this one
 
 
@@ -44,6 +45,7 @@ class Prepare:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
     """`environment`: on top of the warm process's own; all of it for a program, whose `arguments` start with its path.
+    `arguments`: a program's, or the checkpoint writer's.
 
     `folder`: where a program is to run, if not where the warm process does.
     """

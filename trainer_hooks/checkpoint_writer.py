@@ -1,20 +1,21 @@
 """The node's checkpoint writer: a process of low priority that turns pinned slots into parts of persistent checkpoints.
 
+It is forked from the warm process, as ranks are: the last checkpoint of a job that Slurm soon kills must not wait for imports.
+
 A rank that wants S_k kept links its sealed slot to `checkpoint-<rank>-<generation>-<step>` in the vault: as long as the link is
-there, the slot is not overwritten (vault.py). The link is removed once the part is on disk, or could not be written. A line on
-stdin asks for the newest states of all slots as well, once the ranks have ended; its end, without a line, is the agent's end.
-Each line on stdout is one CheckpointWritten as JSON.
+there, the slot is not overwritten (vault.py). The link is removed once the part is on disk, or could not be written. A line from
+the agent asks for the newest states of all slots as well, once the ranks have ended; the connection's end, without a line, is the
+agent's end. Each line that goes back is one CheckpointWritten as JSON.
 """
 
 import argparse
-import ctypes
 import json
 import os
 import select
 import shutil
-import signal
-import sys
+import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from deadpool.proto.checkpoint import complete_checkpoints
@@ -23,40 +24,43 @@ from deadpool.proto.messages import SlotKind
 from deadpool.proto.slots import StateId
 from deadpool.proto.vault_layout import PIN, SlotFile
 
-_PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.2
 _NICE = 19
+_LINE_BYTES = 64
 
 
-def main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the agent says when it is over
+def write_checkpoints(agent: socket.socket, options: Sequence[str]) -> None:
+    """Returns when the agent wants no more of them."""
     os.nice(_NICE)
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="checkpoint-writer")
     parser.add_argument("--vault", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--run", required=True)
     parser.add_argument("--job-id", required=True)
     parser.add_argument("--world-size", type=int, required=True)
     parser.add_argument("--keep", type=int, required=True)
-    arguments = parser.parse_args()
-    while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
-        if any(arguments.vault.glob(f"{PIN}-*")):
-            Writer(arguments).write_pinned()
-    if sys.stdin.readline():
-        writer = Writer(arguments)
+    arguments = parser.parse_args(options)
+    writer: Writer | None = None
+    asked = False
+    while not asked:
+        asked = bool(select.select([agent], [], [], _LOOK_S)[0])
+        if writer is None and any(arguments.vault.glob(f"{SlotKind.SNAPSHOT}-*")):
+            writer = Writer(arguments, agent)
+        if writer is not None and not asked:
+            writer.write_pinned()
+    if agent.recv(_LINE_BYTES) and writer is not None:
         writer.write_pinned()
         writer.write_newest()
 
 
 class Writer:
-    """What needs torch, which is imported when there is something to write. `arguments`: see main."""
+    """What needs torch, which not every warm process has: made when the ranks' slots are, not at the last moment."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, agent: socket.socket) -> None:
         from deadpool.trainer_hooks.checkpoint import Run, clear_partials
 
         self._vault: Path = arguments.vault
+        self._agent = agent
         self._run = Run(
             folder=arguments.folder,
             name=arguments.run,
@@ -96,15 +100,10 @@ class Writer:
             done = complete(self._run, state)
         except (OSError, SnapshotError, RuntimeError) as error:
             shutil.rmtree(self._run.partial(state), ignore_errors=True)
-            _say(step=state.step, error=str(error).splitlines()[0])
+            self._say(step=state.step, error=str(error).splitlines()[0])
             return
         if done is not None:
-            _say(step=state.step, path=str(done), seconds=time.monotonic() - began)
+            self._say(step=state.step, path=str(done), seconds=time.monotonic() - began)
 
-
-def _say(**fields: str | int | float) -> None:
-    print(json.dumps(fields), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    def _say(self, **fields: str | int | float) -> None:
+        self._agent.sendall(json.dumps(fields).encode() + b"\n")

@@ -20,6 +20,7 @@ import sys
 from deadpool.proto import warm_wire
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.warm_wire import INHERITED, Fork, Forked, ForkKind, Prepare, Ready
+from deadpool.trainer_hooks.checkpoint_writer import write_checkpoints
 from deadpool.trainer_hooks.numa import bind_to_cpus, own_local_rank
 from deadpool.trainer_hooks.warm_imports import import_ahead, import_for_all, torch_missing
 from deadpool.trainer_hooks.warm_script import Command
@@ -28,7 +29,7 @@ from deadpool.trainer_hooks.warm_store import serve_stores
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNET = 0x40000000
 _PID_BYTES = 8
-_TERMINATING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_TERMINATING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _path = list(sys.path)
 
 
@@ -49,6 +50,10 @@ def main() -> None:
                 control, parent = _become_program(order, fds[2:], parent)  # returns in the copy only
             case ForkKind.STORE:
                 serve_stores(socket.socket(fileno=fds[2]))
+            case ForkKind.CHECKPOINTS:
+                sys.path[:] = _path  # nothing of the user's is imported here
+                write_checkpoints(socket.socket(fileno=fds[2]), order.arguments)
+                sys.exit()
             case ForkKind.RANK:
                 local_rank = own_local_rank(os.environ)
                 bind_to_cpus(local_rank)
@@ -192,7 +197,8 @@ def _default_signals() -> None:
 
 def _become(order: Fork, fds: list[int]) -> None:
     """Turns the fork into a process of its own: session, standard streams, environment, randomness."""
-    _default_signals()
+    if order.kind in (ForkKind.RANK, ForkKind.PROGRAM):  # for the others as well the agent says when it is over
+        _default_signals()
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((null, 0), (fds[0], 1), (fds[1], 2)):

@@ -15,6 +15,7 @@ from deadpool.proto.convert import encode_rank_message
 from deadpool.proto.messages import (
     NO_STEP,
     Beat,
+    CheckpointWritten,
     Hello,
     Inject,
     InjectionAck,
@@ -25,6 +26,7 @@ from deadpool.proto.messages import (
     RankReformed,
     Register,
     Release,
+    Stopped,
     StoreOpened,
     WarmUp,
 )
@@ -174,3 +176,23 @@ while True:
             assert node.expect(RankReformed).generation == generation
             times_s.append(time.monotonic() - began_s)
         print(f"there and back: median {sorted(times_s)[25] * 1e3:.2f} ms")
+
+
+def test_the_checkpoint_writer_is_there_with_the_ranks_hears_no_signal_and_is_replaced_when_it_dies(tmp_path: Path) -> None:
+    def writers(agent: int) -> list[psutil.Process]:
+        return [child for child in psutil.Process(agent).children() if child.nice() == 19]
+
+    with node_of(tmp_path, "import time; time.sleep(600)", checkpoint_dir=str(tmp_path / "checkpoints")) as node:
+        agent = node.start_agent()
+        node.start_ranks(0)
+        (first,) = until(lambda: writers(agent.pid), TIMEOUT_S, "it is there")
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{first.pid}/status").read_text().splitlines())
+        ignored = int(status["SigIgn"], 16)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            assert ignored >> (number - 1) & 1, number
+        first.kill()
+        assert "starting it again" in node.expect(CheckpointWritten).error
+        until(lambda: writers(agent.pid), TIMEOUT_S, "the next one is there")
+        agent.send_signal(signal.SIGTERM)
+        node.expect(Stopped)
+        assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
