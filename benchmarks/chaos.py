@@ -198,7 +198,7 @@ def measure(strikes: Sequence[Strike], events: Sequence[dict[str, Any]]) -> None
                 for each in opened:
                     if each.detected_after_s is None and each.kind not in UNSEEN:
                         each.detected_after_s = round(at_s - each.struck_s, 3)
-            case "recovered":
+            case "recovered" | "restarted":
                 for each in [each for each in opened if each.detected_after_s is not None]:
                     each.recovered_after_s = round(at_s - each.struck_s, 3)
                     each.steps_reexecuted = event["steps_reexecuted"]
@@ -266,7 +266,7 @@ def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool, 
         "same": same,
         "wall_s": round(time.monotonic() - began_s, 1),
         "bad_copies": sum(event["event"] == "bad_copy" for event in events),
-        "recoveries": sum(event["event"] == "recovered" for event in events),
+        "recoveries": sum(event["event"] in ("recovered", "restarted") for event in events),
         "kinds": summary(chaos.strikes),
         "strikes": [plain(each) for each in chaos.strikes],
         "tail": "" if same else jobs[-1].tail(),

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from deadpool.proto.messages import NO_STEP
+
 
 class Progress:
     """Follows events.jsonl from where it ends now; the file may not exist yet, and its last line may be half written."""
@@ -63,6 +65,10 @@ def describe(event: dict[str, Any]) -> str:
             return f"no checkpoint of step {of('step')}: {of('error')}"
         case "host_trouble":
             return f"{of('node')}: {of('text')}"
+        case "restarted":
+            place = f"spare {event['spare']} took {_ranks(event)}, " if event.get("spare") else ""
+            begin = f"from step {event['resume_step']}" if event.get("resume_step", NO_STEP) > 0 else "anew"
+            return f"restarted in {_seconds(event)}: {place}all ranks begin {begin}"
         case "recovered":
             again = of("steps_reexecuted")
             place = f"spare {event['spare']} took {_ranks(event)}" if event.get("spare") else f"{_ranks(event)} back in place"

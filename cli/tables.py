@@ -98,8 +98,9 @@ def _recoveries(recoveries: tuple[RecoveryRecord, ...]) -> Table:
         ranks = f"rank{'' if len(each.ranks) == 1 else 's'} {', '.join(map(str, each.ranks))}"
         place = f"spare {each.spare} took {ranks}" if each.spare else f"{ranks} back in place"
         phases = "  ".join(f"{phase}\N{NO-BREAK SPACE}{getattr(each.phases_s, phase):.3f}" for phase in _PHASES)
-        what = f"{each.failure_class}: {each.cause}\n{place}, resumed at step {_step(each.resume_step)}"
-        table.add_row(str(each.generation), f"{what}, {each.steps_reexecuted} again\n{phases}", f"{each.total_s:.3f} s")
+        resumed = f"resumed at step {each.resume_step}, {each.steps_reexecuted} again"
+        what = f"{each.failure_class}: {each.cause}\n{place}, {resumed if each.resume_step != NO_STEP else 'all ranks restarted'}"
+        table.add_row(str(each.generation), f"{what}\n{phases}", f"{each.total_s:.3f} s")
     return table
 
 

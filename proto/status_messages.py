@@ -53,7 +53,11 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRecord:
-    """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON)."""
+    """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON).
+
+    It ends with every rank's first new step; where all ranks were started afresh, as scripts without hooks always are, when their
+    processes are there. `resume_step`: NO_STEP where only the script knows.
+    """
 
     generation: int
     cause: str

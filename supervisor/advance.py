@@ -164,7 +164,7 @@ def begun(state: JobState, *, now_s: float) -> None:
     if attempt is None or attempt.stage is not Stage.BEGIN:
         return
     if state.story is not None:
-        state.story.resume_step = max(0, state.checkpoint_step)
+        state.story.resume_step = max(0, state.checkpoint_step) if state.hooked else NO_STEP  # else only the script knows
     _done(state, attempt, now_s=now_s, kept=False)
 
 
@@ -468,7 +468,7 @@ def _done(state: JobState, attempt: Attempt, *, now_s: float, kept: bool) -> Non
         state.records.append(record)
         state.story = None
         state.note(
-            "recovered",
+            "restarted" if attempt.afresh else "recovered",  # all ranks' processes are there; or all have made a new step
             cause=record.cause,
             failure_class=record.failure_class,
             ranks=record.ranks,

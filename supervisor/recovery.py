@@ -1,7 +1,8 @@
 """One recovery: how far the present generation has come, and the story and timing that span the generations it took.
 
 A failure in the middle of a recovery starts a new Attempt (a new generation) of the same Story; its clock runs on, so that the
-phases of the record always add up to the time from the first failure to the last rank's first new step.
+phases of the record always add up to the time from the first failure to the last rank's first new step; after a start afresh, to
+when the ranks' processes are there.
 """
 
 from dataclasses import dataclass, field, fields
@@ -26,7 +27,7 @@ class Stage(StrEnum):
 PHASE_OF_STAGE = {
     Stage.SPARE: "decide",
     Stage.STORE: "reform",
-    Stage.BEGIN: "first_step",
+    Stage.BEGIN: "restore",  # nobody hears of a first step: the record ends when the ranks' processes are there
     Stage.QUIESCE: "quiesce",
     Stage.PLAN: "plan",
     Stage.REFORM: "reform",

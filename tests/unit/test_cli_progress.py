@@ -22,6 +22,8 @@ RECOVERED = {
             "recovered in 0.83 s: rank 3 back in place, resumed at step 15, 0 steps again",
         ),
         ({"event": "recovered"}, "recovered in ? s: rank none back in place, resumed at step ?, ? steps again"),
+        (RECOVERED | {"event": "restarted"}, "restarted in 0.83 s: spare node2 took ranks 2, 3, all ranks begin from step 15"),
+        ({"event": "restarted", "resume_step": -1, "total_s": 0.5}, "restarted in 0.50 s: all ranks begin anew"),
         ({"event": "failure", "cause": "node node1 lost", "failure_class": "permanent"}, "node node1 lost: permanent"),
         ({"event": "injection", "kind": "kill-node", "target": 1}, "injected: kill-node 1"),
         (

@@ -111,6 +111,11 @@ def test_unhooked_job_uses_its_spare() -> None:
     scene.lose(1)
     scene.open_store()
     assert [node for node, _ in scene.took(messages.StartRanks)] == [0, 2]
+    scene.beat(step=NO_STEP)
+    assert scene.notes("restarted")  # what is not known here is not said: that they have made a step
+    assert not scene.notes("recovered")
+    (record,) = scene.state.records
+    assert (record.resume_step, record.steps_reexecuted, record.phases_s.first_step) == (NO_STEP, 0, 0.0)
 
 
 def seats(scene: Scene) -> dict[int, tuple[int, int]]:
