@@ -37,6 +37,7 @@ class Faults:
             self._twin,
             self._sicken,
             self._flip,
+            self._flip_and_lose,
             self._fill,
             self._drain,
         ]
@@ -84,22 +85,37 @@ class Faults:
             self.world.at(2.0, self._peers_time_out, frozen)
 
     def _flip(self) -> None:
-        """A bit of one rank's state flips. Where two hold it, or nobody compares, nobody can know."""
+        self._flipped()
+
+    def _flipped(self) -> SimNode | None:
+        """A bit of one rank's state flips; returns the rank's node. Where only two compare, nobody can tell who is right."""
         process = self._any_process(playing=True)
         if process is None or process.member is None or process.member.phase is not Phase.RUN or process.step < 0:
-            return
+            return None
         generation = process.member.running
-        compared = self.supervisor.config.verify_every and self.truth.world_size(generation) > 2
-        if compared and self.truth.groups(generation).wrong_from is None:
-            self._log(f"a bit flips in rank {process.member.rank}, at S_{process.step}")
-            process.content = self.truth.flip(process.content, generation)
+        decidable = not self.truth.compares or self.truth.world_size(generation) > 2
+        if not decidable or self.truth.groups(generation).wrong_from is not None:
+            return None
+        self._log(f"a bit flips in rank {process.member.rank}, at S_{process.step}")
+        process.content = self.truth.flip(process.content, generation)
+        return process.node
+
+    def _flip_and_lose(self) -> None:
+        """What is left of that rank then does not fit what its peers hold."""
+        node = self._flipped()
+        if node is not None:
+            self.world.at(self.world.between(0.0, 1.0), self._lose, node)
+
+    def _lose(self, node: SimNode) -> None:
+        if node.alive:
+            self._log(f"kill {node.node_id}")
+            self._die(node, self.world.between(0.2, 20.0))
 
     # ------------------------------------------------------------ nodes
 
     def _kill_node(self) -> None:
         for node in self._any_node(alive=True):
-            self._log(f"kill {node.node_id}")
-            self._die(node, self.world.between(0.2, 20.0))
+            self._lose(node)
 
     def _die(self, node: SimNode, away_s: float) -> None:
         if node.alive and not self.supervisor.job.state.over:

@@ -318,9 +318,9 @@ class SimNode:
         return self.supervisor.agents.get(port)
 
     def write_checkpoint(self, generation: int, content: int) -> None:
-        """S_k is committed: each node's writer begins to write its part."""
-        every = self.config.checkpoint_every
-        if every and self.truth.steps[content] % every == 0:
+        """S_k is committed: each node's writer begins to write its part. Parts that contradict each other make no whole."""
+        every, step = self.config.checkpoint_every, self.truth.steps[content]
+        if every and step % every == 0 and len(set(self.truth.groups(generation).announced[step].values())) == 1:
             playing = set(self.truth.groups(generation).playing.values())
             nodes = [
                 agent for agent in self.supervisor.agents.values() if any(p.pid in playing for p in agent.processes.values())

@@ -258,10 +258,11 @@ class SimRank:
         slots, state = self.node.slots(SlotKind.SNAPSHOT, member.rank), member.live
         assert state is not None
         assert state.step == step
+        for index, held in enumerate(slots):
+            if held is not None and held.state == state and not held.bad:
+                self._copied(index, held, member.running)
+                return
         sealed = Sealed(state, self.content, self.node.peers_of(member.rank))
-        if sealed in slots:
-            self._copied(slots.index(sealed), sealed, member.running)
-            return
         index = slot_to_write([each.state if each is not None else None for each in slots], member.commit_step)
         slots[index] = None
         self._copying = True
@@ -437,44 +438,63 @@ class SimRank:
 
     def _restored(self, order: Reform, source: Source) -> None:
         member = self._member()
-        content = self._fetch(order, source)
+        content, misfits = self._fetch(order, source)
         if content is None:
-            self._act(member.recovery_failed(order, "restore", f"no {source.kind} of step {order.resume_step}"))
+            reason = f"no {source.kind} of step {order.resume_step}"
+            self._act(member.recovery_failed(order, "restore", reason, misfits=misfits))
             return
         if not member.restored(order, StateId(generation=source.slot_generation, step=order.resume_step)):
             self._act(member.recovery_failed(order, "restore", "cut short"))
             return
         self.content = content
         self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
-        restored = messages.RankRestored(generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0)
+        restored = messages.RankRestored(
+            generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0, misfits=misfits
+        )
         self.node.speak(self, restored)
         self._resuming = True
         self._go_on(order.resume_step)
 
-    def _fetch(self, order: Reform, source: Source) -> int | None:
-        """Returns the content of the state that the source gives, None when it is not there."""
+    def _fetch(self, order: Reform, source: Source) -> tuple[int | None, tuple[messages.Misfit, ...]]:
+        """Returns the content of the state that the source gives, None when it is not there; and the peers that contradict it."""
         member, state = self._member(), StateId(generation=source.slot_generation, step=order.resume_step)
         match source.kind:
             case SourceKind.LIVE:
-                return self.content if member.live == state else None
+                return self.content if member.live == state else None, ()
             case SourceKind.VAULT:
-                return self.node.sealed_content(SlotKind.SNAPSHOT, member.rank, state)
+                return self.node.sealed_content(SlotKind.SNAPSHOT, member.rank, state), ()
             case SourceKind.REPLICA:
-                assert source.endpoint is not None
-                holder = self.node.other(source.endpoint)
-                content = None if holder is None else holder.sealed_content(SlotKind.REPLICA, member.rank, state)
-                peers = {self._peer_content(peer, order.resume_step) for peer in source.peers}
-                whole = content is None or {self.truth.right(each) for each in peers if each} <= {self.truth.right(content)}
-                self.truth.check(whole, f"rank {member.rank}: peers {source.peers} are of another branch")
-                if content is None or content in peers or not source.peers:
-                    return content
-                for each in (content, *filter(None, peers)):
-                    self.truth.cannot_restore(each)
-                return None
+                return self._from_peers(source, state)
             case SourceKind.ELSEWHERE:
                 assert source.endpoint is not None
                 other = self.node.other(source.endpoint)
-                return None if other is None else other.sealed_content(SlotKind.SNAPSHOT, member.rank, state)
+                return None if other is None else other.sealed_content(SlotKind.SNAPSHOT, member.rank, state), ()
+
+    def _from_peers(self, source: Source, state: StateId) -> tuple[int | None, tuple[messages.Misfit, ...]]:
+        assert source.endpoint is not None
+        holder = self.node.other(source.endpoint)
+        content = None if holder is None else holder.sealed_content(SlotKind.REPLICA, source.rank, state)
+        if content is None:
+            return None, ()
+        peers = {peer: held for peer in source.peers if (held := self._peer_content(peer, state.step)) is not None}
+        whole = {self.truth.right(held) for held in peers.values()} <= {self.truth.right(content)}
+        self.truth.check(whole, f"rank {source.rank}: peers {source.peers} are of another branch")
+        misfits = tuple(
+            messages.Misfit(
+                rank=source.rank,
+                generation=state.generation,
+                step=state.step,
+                peer=peer.rank,
+                peer_generation=peer.slot_generation,
+            )
+            for peer, held in peers.items()
+            if held != content
+        )
+        if content in peers.values() or not source.peers:
+            return content, misfits
+        if misfits:
+            self.truth.cannot_restore(content, set(peers.values()))
+        return None, misfits
 
     def _peer_content(self, peer: messages.Peer, step: int) -> int | None:
         node = self.node.other(peer.endpoint)

@@ -76,11 +76,11 @@ class Run:
                 self.until in finished or truth.ended_unprotected, "done, but the last step was never committed, nor refused"
             )
         else:
-            nothing_left = (truth.excused and state.checkpoint_step == NO_STEP) or truth.unfit
+            nothing_left = (truth.excused or truth.unfit) and state.checkpoint_step == NO_STEP
             excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT
             truth.check(excused, f"ended with {supervisor.exit_code} ({supervisor.root_cause})")
         lost = sum(record.committed_steps_lost for record in state.records)
-        truth.check(lost == 0 or truth.excused, f"{lost} committed steps lost")
+        truth.check(lost == 0 or truth.excused or truth.unfit != set(), f"{lost} committed steps lost")
 
     def check_replay(self) -> None:
         """The same events make an equal job."""

@@ -28,6 +28,7 @@ class SimSupervisor:
         self.world = world
         self.truth = truth
         truth.nproc_per_node = config.nproc_per_node
+        truth.compares = config.verify_every > 0
         self._ahead_s = 0.0  # of this machine's clock: a successor's may have jumped
         self.config = config
         self.until = until  # steps of the job

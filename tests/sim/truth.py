@@ -18,7 +18,9 @@ class Groups:
     unverified: set[int] = field(default_factory=set)  # steps at which the ranks compare nothing
     wrong_from: int | None = None  # the step from which on all of its ranks compute with a flipped bit
     arrived: set[int] = field(default_factory=set)  # at the rendezvous of reform
-    announced: dict[int, set[int]] = field(default_factory=dict)  # step -> ranks that have it sealed and acknowledged
+    announced: dict[int, dict[int, int]] = field(
+        default_factory=dict
+    )  # step -> rank -> content that it has sealed and acknowledged
     playing: dict[int, int] = field(default_factory=dict)  # rank -> pid of the process that went live
     resumed: dict[int, int] = field(default_factory=dict)  # rank -> content of the state it resumed from
     steps: dict[int, int] = field(default_factory=dict)  # rank -> its newest state
@@ -42,7 +44,8 @@ class Truth:
         self.ordered: dict[int, int] = {}  # rank -> generation of the newest order for a process of it
         self.checkpoint = 0  # content of the newest complete checkpoint
         self.wrong: dict[int, int] = {}  # content with a flipped bit in its history -> what it should be
-        self.unfit = False  # a rank cannot be restored for that
+        self.compares = False  # whether ranks compare what they hold
+        self.unfit: set[int] = set()  # steps of which a rank cannot be restored for that
         self.ended_unprotected = False  # the last step could not be committed
         self.named = False  # the ranks have told of the flipped bit that they hold
         self.log: list[str] = []
@@ -121,13 +124,14 @@ class Truth:
     def announce(self, generation: int, rank: int, content: int) -> bool:
         """A rank says that its state is safe; returns whether it is committed now."""
         step = self.steps[content]
-        ranks = self.groups(generation).announced.setdefault(step, set())
-        ranks.add(rank)
+        ranks = self.groups(generation).announced.setdefault(step, {})
+        ranks[rank] = content
         if len(ranks) < self.world_size(generation):
             return False
         if generation < self.void_before:
             return True
-        unseen = content in self.wrong and step not in self.groups(generation).unverified and not self.named
+        shown = self.compares and step not in self.groups(generation).unverified
+        unseen = content in self.wrong and shown and not self.named
         self.check(not unseen, f"S_{step} is committed with a flipped bit, and nobody has said so")
         if not self.committed or self.steps[self.committed] < step:
             self.committed = content
@@ -149,9 +153,8 @@ class Truth:
         if generation < max(self.generations):
             return  # on a node that was cut off and does not know yet; nobody is with it
         kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start afresh gives S_0 as well
-        self.check(
-            kept or self.excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost"
-        )
+        excused = self.excused or self._commit_step() in self.unfit
+        self.check(kept or excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost")
         if not kept:
             self.committed = content if self.steps[content] else 0
 
@@ -169,9 +172,10 @@ class Truth:
         """The supervisor orders a process for this rank."""
         self.ordered[rank] = max(generation, self.ordered.get(rank, 0))
 
-    def cannot_restore(self, content: int) -> None:
-        """A replica was made of a state with a flipped bit, and does not fit its peers' copies: nothing can be made of both."""
-        self.unfit |= content in self.wrong
+    def cannot_restore(self, content: int, peers: set[int]) -> None:
+        """A replica does not fit its peers' copies, for one of them was made of a state with a flipped bit."""
+        self.check(bool({content, *peers} & self.wrong.keys()), f"{content} does not fit {peers}, and no bit has flipped")
+        self.unfit.add(self.steps[content])
 
     def plays(self, rank: int, node_id: str, pid: int) -> None:
         """The supervisor takes this process for the one that plays the rank."""
