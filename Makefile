@@ -2,6 +2,9 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 
+# A job's many processes import the same files: their bytecode is kept, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
+
 # Made anew when pyproject.toml or TORCH change.
 key := $(shell { echo '$(TORCH)'; cat pyproject.toml; } | cksum | tr -dc 0-9)
 installed := .venv/installed-$(key)
@@ -17,8 +20,9 @@ venv: $(installed)
 $(installed): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "deadpool needs Python 3.11 or newer: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet $(TORCH)
-	.venv/bin/python -m pip install --quiet --editable '.[dev]'
+	.venv/bin/python -m pip install --quiet --no-compile $(TORCH)
+	.venv/bin/python -m pip install --quiet --no-compile --editable '.[dev]'
+	@.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # on all cores; pip would use one
 	@rm -f .venv/installed-* && touch $@
 
 demo: $(installed)
