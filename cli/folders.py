@@ -5,6 +5,7 @@
 the next launcher removes it. Of a job that spans machines the shared folder (proto/shared_folder.py) serves as well.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -47,6 +48,23 @@ def job_folder(config: JobConfig, token: str = "") -> Iterator[Path]:
         write_private(folder / "token", token or make_token())
         write_private(folder / "job.json", to_json(config))
         yield folder
+
+
+@contextmanager
+def log_folder(folder: Path) -> Iterator[None]:
+    """Makes the log folder, and removes what it has made, if it is empty still, when the job is refused."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--log-dir {folder}: {error.strerror}") from error
+        yield
+    except ConfigError:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def running_jobs() -> dict[str, Path]:

@@ -110,11 +110,14 @@ class LaunchedJob:
         self._restart_s: float | None = None  # when a lost supervisor is started again
         self._wake_fd = -1
 
-    def run(self) -> int:
+    def run(self, greeting: str = "") -> int:
+        """Returns the exit code. `greeting`: said once nothing is left that would be refused."""
         become_subreaper()
         with self._signals_noted():
             try:
                 self._nodes.open()
+                if greeting:
+                    self._say(greeting)
                 self._start()
                 self._attend()
             finally:

@@ -140,12 +140,8 @@ def launch(
         for remark in remarks:
             say(remark)
         return machines.run(config, meeting, own, interface=interface, say=say)
-    try:
-        Path(config.log_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--log-dir {config.log_dir}: {error.strerror}") from error
-
-    from deadpool.cli.folders import job_folder  # what only a valid command line needs is imported here: errors are instant
+    # What only a valid command line needs is imported here: errors are instant.
+    from deadpool.cli.folders import job_folder, log_folder
     from deadpool.cli.job import WARNINGS, LaunchedJob, Nodes
     from deadpool.cli.processes import Children
     from deadpool.cli.slurm import AllocationNodes, put_back
@@ -158,8 +154,7 @@ def launch(
 
         doctor.preflight(config, port=port, interface=interface, say=say)
     children = Children()
-    with job_folder(config) as folder:
-        say(f"job {config.job_id}: {size(config)}; logs in {config.log_dir}")
+    with log_folder(Path(config.log_dir)), job_folder(config) as folder:
         nodes: Nodes
         if hosts:
             from deadpool.cli.hosts import HostNodes, launcher_host
@@ -172,7 +167,8 @@ def launch(
             nodes = StandaloneNodes(config, folder, children)
         else:
             nodes = AllocationNodes(config, folder, children, allocation, say, interface=interface, poll_s=slurm_poll)
-        exit_code = LaunchedJob(config, folder, say, own, nodes, children).run()
+        greeting = f"job {config.job_id}: {size(config)}; logs in {config.log_dir}"
+        exit_code = LaunchedJob(config, folder, say, own, nodes, children).run(greeting)
     say(f"job {config.job_id}: {'done' if exit_code == 0 else f'ended with exit code {exit_code}'}")
     if allocation is not None and requeue and exit_code - 128 in WARNINGS:
         put_back(allocation, say)

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from deadpool.cli import client
-from deadpool.cli.folders import job_folder
+from deadpool.cli.folders import job_folder, log_folder
 from deadpool.cli.job import LaunchedJob
 from deadpool.cli.meeting import TOKEN_VARIABLE, Meeting, node_name, secret_path, shared_secret, token_of
 from deadpool.cli.node import live
@@ -194,12 +194,8 @@ def run(config: JobConfig, meeting: Meeting, own: Sequence[str], *, interface: s
         return join(config, meeting, token, node_id=node_id, interface=interface, own=own, say=say)
     host = meeting.own_host(interface)
     check_free(host, meeting)
-    try:
-        Path(config.log_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--log-dir {config.log_dir}: {error.strerror}") from error
     children = Children()
-    with job_folder(config, token) as folder:
+    with log_folder(Path(config.log_dir)), job_folder(config, token) as folder:
         say(f"job {config.job_id}: {config.nnodes} nodes meet at {meeting.given} ({host}); this machine is {node_id}")
         nodes = HereNodes(config, folder, children, node_id=node_id, index=meeting.index, host=host)
         exit_code = LaunchedJob(config, folder, say, own, nodes, children).run()

@@ -18,6 +18,8 @@ from deadpool.cli.seen import NodesSeen
 from deadpool.deploy.slurm.allocation import (
     Allocation,
     NodeState,
+    check_gpus,
+    job_command,
     node_states,
     nodes_command,
     step_command,
@@ -64,6 +66,7 @@ class AllocationNodes:
         return self._host
 
     def open(self) -> None:
+        check_gpus(self._allocation, _ask(job_command(self._allocation)))
         self._host = interface_address(self._interface) if self._interface else _address(self._nodes)
 
     def start(self, for_agents: Sequence[str]) -> None:

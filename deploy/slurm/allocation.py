@@ -11,6 +11,8 @@ _PIECE = re.compile(r"([^,\[]*(?:\[[^\]]*\][^,\[]*)*)(?:,|$)")  # up to a comma 
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _FIELD = re.compile(r"(?:^| )(NodeName|State)=(\S+)")
+_PLACES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)")
+_GPUS = re.compile(r"gpu[^,(]*")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]]*\])?$")
 
 
@@ -153,6 +155,24 @@ def steps_of(text: str) -> list[str]:
     """Returns the ids of our steps (JOB.STEP) from what `steps_command` prints."""
     pairs = [line.split(None, 1) for line in text.splitlines()]
     return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].strip() == STEP_NAME]
+
+
+def job_command(allocation: Allocation) -> list[str]:
+    """Returns what asks for what the job has on each node, for `check_gpus`."""
+    return ["scontrol", "--oneliner", "--details", "show", "job", allocation.job_id]
+
+
+def check_gpus(allocation: Allocation, text: str) -> None:
+    """Raises ConfigError when the nodes' GPUs are not all the same. `text`: what `job_command` prints; "": nobody knows."""
+    found: dict[str, list[str]] = {}
+    for places, gres in _PLACES.findall(text):
+        found.setdefault(" and ".join(_GPUS.findall(gres)) or "none", []).append(places)
+    if len(found) > 1:
+        told = "; ".join(f"{','.join(places)}: {gpus}" for gpus, places in found.items())
+        raise ConfigError(
+            f"Slurm job {allocation.job_id}: the nodes have different GPUs ({told}) and cannot take each other's place; ask for "
+            "one type and number on each with --gpus-per-node=TYPE:NUMBER"
+        )
 
 
 def nodes_command(nodes: Sequence[str]) -> list[str]:

@@ -17,13 +17,13 @@ exec "$@"
 """
 
 
-def allocation(folder: Path, srun: str) -> dict[str, str]:
+def allocation(folder: Path, srun: str, scontrol: str = "exit 1") -> dict[str, str]:
     """Returns the environment of an allocation of this machine, with this srun and commands of Slurm's that know nothing."""
     bin_folder = folder / "bin"
     bin_folder.mkdir()
     for name, text in {
         "srun": srun,
-        "scontrol": "#!/bin/sh\nexit 1\n",
+        "scontrol": f"#!/bin/sh\n{scontrol}\n",
         "squeue": "#!/bin/sh\n",
         "scancel": "#!/bin/sh\n",
     }.items():
@@ -53,3 +53,13 @@ def test_an_srun_that_fails(launcher: Launcher, tmp_path: Path) -> None:
     assert outcome.exit_code == 1
     assert "srun has ended with 1" in outcome.err
     assert "no node is left" in outcome.err
+
+
+def test_nodes_with_different_gpus(launcher: Launcher, tmp_path: Path) -> None:
+    places = [f"Nodes=n{n} CPU_IDs=0 Mem=0 GRES=gpu:{kind}:8(IDX:0-7)" for n, kind in enumerate(("a100", "h100"))]
+    environment = allocation(tmp_path, AS_A_TASK, f"echo 'JobId=7 {' '.join(places)}'")
+    outcome = launcher.run("--no-python", "true", environment=environment, cold=True)
+    assert outcome.exit_code == 2
+    assert outcome.err.startswith("deadpool: Slurm job 7: the nodes have different GPUs (n0: gpu:a100:8; n1: gpu:h100:8)")
+    assert outcome.err.count("\n") == 1
+    assert not launcher.jobs[0].log_dir.exists()

@@ -7,6 +7,7 @@ from deadpool.deploy.slurm.allocation import (
     NodeState,
     Seats,
     allocation_of,
+    check_gpus,
     counts,
     expand,
     node_states,
@@ -126,6 +127,23 @@ def test_node_states() -> None:
         "n2": NodeState(down=False, drains=True, text="ALLOCATED+DRAIN", reason="bad fan, see log"),
         "n3": NodeState(down=True, drains=True, text="DOWN*+DRAIN", reason="Not responding"),
     }
+
+
+DETAILS = (  # as `scontrol --oneliner --details show job` prints it, but for most of the rest
+    "JobId=7 JobName=x GRES_IDX=no TRES=cpu=6,node=3 JOB_GRES=gpu:a100:4,gpu:h100:2   Nodes=n[1-2] CPU_IDs=0-1 Mem=0 "
+    "GRES=gpu:a100:2(IDX:0,2)   Nodes=n3 CPU_IDs=0-1 Mem=0 GRES={} MinCPUsNode=1 TresPerNode=gres:gpu:2\n"
+)
+
+
+@pytest.mark.parametrize("other", ["gpu:h100:2(IDX:0-1)", "gpu:a100:1(IDX:0)", ""])
+def test_nodes_with_other_gpus_are_refused(other: str) -> None:
+    with pytest.raises(ConfigError, match=r"different GPUs \(n\[1-2\]: gpu:a100:2; n3: (gpu:h100:2|gpu:a100:1|none)\)"):
+        check_gpus(FIVE, DETAILS.format(other))
+
+
+@pytest.mark.parametrize("text", ["", "slurm_load_jobs error: Invalid job id specified\n", DETAILS.format("gpu:a100:2(IDX:1-2)")])
+def test_nodes_with_the_same_gpus_and_unknown_ones_are_not(text: str) -> None:
+    check_gpus(FIVE, text)
 
 
 def test_options_of_srun_are_known_as_such() -> None:
