@@ -244,13 +244,17 @@ class Protector:
             self._on_refused(state.step, "")
             self._done(state.step)
             return True
+        asked = outcome is Outcome.CHECKPOINT
+        compared = self._verifier is None or self._rhythm.comparison_is_due(state.step)
         self._rhythm.committed(state.step)
+        if asked and not compared:
+            self._rhythm.asked()  # rank 0 asks again with the next state, which is compared first
         self.commit_step = state.step
         if self._agreeing_step == state.step:
             self._agreed_step = state.step
         self._counters.commits += 1
         self._on_commit(state.step)
-        if self._turn is not None and self._turn.has_come(state.step, asked=outcome is Outcome.CHECKPOINT):
+        if self._turn is not None and self._turn.has_come(state.step, asked=asked and compared):
             self._slots().pin(state)
         self._done(state.step)
         return True
@@ -303,6 +307,8 @@ class Protector:
             return True
         good_step, self._agreed_step = self._agreed_step, NO_STEP
         discarded = verdict.majority and good_step != NO_STEP
+        if discarded:
+            self._agree(peers)  # an exchange with this state would have taken the wrong copy for one of its rank's own
         if discarded and self._rank in verdict.ranks:
             self._slots().discard(slot.state)
         if self._rank == verdict.teller or self._rank not in verdict.ranks:
@@ -323,15 +329,19 @@ class Protector:
         peers = self._exchange(boundary.state.step, by_key)
         if peers is None or peers == {key: self._peers.get(key, ()) for key in peers}:
             return layout, sums
-        self._peers.clear()
-        self._peers.update(peers)
-        self._layout = None
+        self._agree(peers)
         moved, _ = self._place(boundary.held)
         before = bytes(data)
         offsets = {item.key: item.offset for item in layout.items}
         for item in moved.items:
             data[item.offset : item.offset + item.nbytes] = before[offsets[item.key] : offsets[item.key] + item.nbytes]
         return moved, [by_key[item.key] for item in moved.items]
+
+    def _agree(self, peers: Peers) -> None:
+        """From now on these are who holds what as well."""
+        self._peers.clear()
+        self._peers.update(peers)
+        self._layout = None
 
     def _replicate(self, slot: OpenSlot) -> None:
         """Returns when every holder has acknowledged the slot's unique part; SnapshotError: one refuses, or is out of reach."""

@@ -15,7 +15,7 @@ from deadpool.trainer_hooks.engine import Engine
 from deadpool.trainer_hooks.protect import Boundary, Counters, Protector, layout_of
 from deadpool.trainer_hooks.replicate import VaultClient
 from deadpool.trainer_hooks.restore import from_own_slot
-from deadpool.trainer_hooks.rhythm import Rhythm
+from deadpool.trainer_hooks.rhythm import SETTLING_STATES, Rhythm
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.sizes import expected_growth
 from deadpool.trainer_hooks.state import TrainingState, check_meta, pack_meta
@@ -62,7 +62,13 @@ class Protection:
             if role.generation == 1:
                 self._reserve()
             every, step = self._compare_every(), state.step
-            rhythm = Rhythm(first_step=step, exchange_from=step, exchanges=3, compare_every=every, keep_every=self._keep_every())
+            rhythm = Rhythm(
+                first_step=step,
+                exchange_from=step,
+                exchanges=SETTLING_STATES,
+                compare_every=every,
+                keep_every=self._keep_every(),
+            )
             self._start(role.store_host, role.store_port, NO_STEP, rhythm)
         except ConfigError as error:
             self._session.refuse(str(error))
@@ -81,7 +87,14 @@ class Protection:
         self.capture(self._member.live)
         self._reserved = self._reserved and not self._session.role.muted
         step, every = plan.resume_step, self._compare_every()
-        rhythm = Rhythm(first_step=step, exchange_from=step + 1, exchanges=1, compare_every=every, keep_every=self._keep_every())
+        rhythm = Rhythm(
+            first_step=step,
+            exchange_from=step + 1,
+            exchanges=1,
+            compare_every=every,
+            keep_every=self._keep_every(),
+            settled=step >= SETTLING_STATES,
+        )
         try:
             self._start(plan.store_host, plan.store_port, self._member.commit_step, rhythm)
         except DeadpoolError as error:

@@ -9,20 +9,30 @@ from deadpool.proto.messages import NO_STEP
 
 PAUSE_STEPS_MAX = 64
 EXCHANGE_EVERY_STEPS = 256
+SETTLING_STATES = 3  # of a start: what only happens to be the same (zeros, a learning rate of 0) comes to light in them
 
 
 class Rhythm:
     """`first_step`: of the generation. `exchange_from`, `exchanges`: the first state and the number of states in which the ranks
     find out who holds the same; later ones follow every EXCHANGE_EVERY_STEPS. `compare_every`: 0, or steps between two states in
-    which they verify that it is still the same; a generation's first states are verified too, and those that are to become
-    persistent checkpoints (`keep_every`).
+    which they verify that it is still the same; a generation's first states are verified too, those that are to become
+    persistent checkpoints (`keep_every`, or asked for), and those with an exchange, which would take a corrupted copy for one of
+    its rank's own. `settled`: also the first exchanges; else those find out what only happens to be the same.
     """
 
     def __init__(
-        self, *, first_step: int, exchange_from: int, exchanges: int, compare_every: int = 0, keep_every: int = 0
+        self,
+        *,
+        first_step: int,
+        exchange_from: int,
+        exchanges: int,
+        compare_every: int = 0,
+        keep_every: int = 0,
+        settled: bool = False,
     ) -> None:
         self._exchange_from, self._exchanges = exchange_from, exchanges
-        self._compare_every, self._keep_every = compare_every, keep_every
+        self._compare_every, self._keep_every, self._settled = compare_every, keep_every, settled
+        self._asked = False
         self._exchanged_step = first_step
         self._compared_step = NO_STEP
         self._refusals = 0  # in a row
@@ -32,29 +42,35 @@ class Rhythm:
         return step >= self._next_step
 
     def exchange_is_due(self, step: int) -> bool:
-        if self._exchanges and step >= self._exchange_from:
+        if self._is_first_exchange(step):
             return True
         return step // EXCHANGE_EVERY_STEPS > self._exchanged_step // EXCHANGE_EVERY_STEPS
 
     def comparison_is_due(self, step: int) -> bool:
-        """Not where an exchange is: what only happens to be the same comes to light there."""
         every = self._compare_every
-        if not every or self.exchange_is_due(step):
+        if not every or (self._is_first_exchange(step) and not self._settled):
             return False
-        if self._compared_step == NO_STEP or (self._keep_every and step % self._keep_every == 0):
+        if self._asked or self._compared_step == NO_STEP or self.exchange_is_due(step):
             return True
-        return step // every > self._compared_step // every
+        return step // every > self._compared_step // every or (self._keep_every > 0 and step % self._keep_every == 0)
+
+    def asked(self) -> None:
+        """A checkpoint is asked for: of the next state that is compared, which is the next one for which that is possible."""
+        self._asked = True
 
     def committed(self, step: int) -> None:
         """S_step is committed, and so all that was due in it is done."""
+        if self.comparison_is_due(step):
+            self._compared_step, self._asked = step, False
         if self.exchange_is_due(step):
-            self._exchanges -= step >= self._exchange_from and self._exchanges > 0
+            self._exchanges -= self._is_first_exchange(step)
             self._exchanged_step = step
-        elif self.comparison_is_due(step):
-            self._compared_step = step
         self._refusals, self._next_step = 0, step + 1
 
     def refused(self, step: int) -> None:
         """Some rank cannot protect S_step: what was due in it is due in the next one that is tried."""
         self._next_step = step + min(1 << self._refusals, PAUSE_STEPS_MAX)
         self._refusals += 1
+
+    def _is_first_exchange(self, step: int) -> bool:
+        return self._exchanges > 0 and step >= self._exchange_from

@@ -2,7 +2,8 @@
 
 S_k does, for k a multiple of `every`, if at its commit every rank was done with the one before. The first rank that learns of
 the commit decides for all. When one is asked for (SIGUSR1), rank 0 chooses the first state that finds every rank done, and says
-so when it announces it: nobody knows that state as committed yet.
+so when it announces it: nobody knows that state as committed yet. Where ranks compare what they hold (--verify-every), and have
+not done so in that state, it is the next one instead, which they compare first.
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, Endpoint, RankOrder, Reform, SlotKind, Source, SourceKind
 from deadpool.proto.slots import StateId, slot_to_write
 from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
-from deadpool.trainer_hooks.rhythm import Rhythm
+from deadpool.trainer_hooks.rhythm import SETTLING_STATES, Rhythm
 
 if TYPE_CHECKING:
     from sim.node import SimNode
@@ -142,7 +142,7 @@ class SimRank:
             self._boundary_broken()
             return
         self.truth.goes_live(member.running, member.rank, self.pid, self.content, step)
-        self.truth.groups(member.running).unverified.update(range(step, step + 3))
+        self.truth.groups(member.running).unverified.update(range(step, step + SETTLING_STATES))
         self._go_on(step)
 
     def _rehearse(self) -> None:
@@ -416,7 +416,8 @@ class SimRank:
         groups = self.truth.groups(order.generation)
         groups.arrived.add(self._member().rank)
         groups.planned = True
-        groups.unverified.add(order.resume_step + 1)
+        if order.resume_step < SETTLING_STATES:
+            groups.unverified.add(order.resume_step + 1)
         self._check_store(order.generation, order.store_port, opened=True)
         self._holders = order.placements[0].holders
         self._await_others(order)

@@ -14,7 +14,7 @@ from deadpool.proto.errors import SnapshotError
 from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.slots import StateId
-from deadpool.proto.vault_layout import SLOT_NAMES, UNIQUE, reserve, slot_path
+from deadpool.proto.vault_layout import PIN, SLOT_NAMES, UNIQUE, reserve, slot_path
 from deadpool.proto.vault_wire import Put
 from deadpool.trainer_hooks.commit import CommitBoard
 from deadpool.trainer_hooks.engine import CpuEngine
@@ -22,8 +22,10 @@ from deadpool.trainer_hooks.protect import Boundary, Counters, Protector
 from deadpool.trainer_hooks.replicate import VaultClient
 from deadpool.trainer_hooks.rhythm import Rhythm
 from deadpool.trainer_hooks.state import TrainingState
+from deadpool.trainer_hooks.turn import Turn
 from deadpool.trainer_hooks.unique import Peers, exchange
 from deadpool.trainer_hooks.vault import OwnSlots
+from deadpool.trainer_hooks.verify import Verifier
 
 TOKEN = make_token()
 SLOT_BYTES = 1 << 20
@@ -50,7 +52,7 @@ class Holder(VaultClient):
 class Rank:
     """One rank's protection. Each has a node of its own, whose agent's receiver holds the other's replicas."""
 
-    def __init__(self, rank: int, folder: Path, store: Store, holder: ReplicaServer) -> None:
+    def __init__(self, rank: int, folder: Path, store: Store, holder: ReplicaServer, compare_every: int = 0) -> None:
         torch.manual_seed(0)
         self.rank, self.folder = rank, folder
         self.model = nn.Linear(8, 8)
@@ -63,6 +65,8 @@ class Rank:
         self.troubles: list[Exception] = []
         self.refused: list[tuple[int, str]] = []
         self.peers: Peers = {}
+        self.turn = Turn(store, 2, 0, lambda: True)
+        self.differing: list[tuple[int, tuple[int, ...]]] = []
         self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), TOKEN)
 
         def compare(step: int, sums: dict[str, int]) -> Peers | None:
@@ -76,7 +80,7 @@ class Rank:
             holders=[self.holder],
             board=CommitBoard(store, 2, self.cancelled),
             exchange=compare,
-            rhythm=Rhythm(first_step=0, exchange_from=0, exchanges=2),
+            rhythm=Rhythm(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every),
             peers=self.peers,
             commit_step=NO_STEP,
             counters=self.counters,
@@ -84,6 +88,9 @@ class Rank:
             on_commit=lambda step: None,
             on_refused=lambda step, reason: self.refused.append((step, reason)),
             on_trouble=self.troubles.append,
+            turn=self.turn,
+            verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
+            on_differing=lambda step, verdict, good_step: self.differing.append((step, verdict.ranks)),
         )
 
     def boundary(self, step: int) -> Boundary:
@@ -104,19 +111,28 @@ class Rank:
         self.protector.submit(boundary)
         return boundary
 
+    def kept(self) -> list[int]:
+        """Returns the steps whose slots are pinned as persistent checkpoints."""
+        return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{PIN}-*"))
+
     def steps_held(self) -> set[int]:
         return {state.step for state in self.slots.held() if state is not None}
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
+def compare_every() -> int:
+    return 0
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, compare_every: int) -> Iterator[list[Rank]]:
     folders = [tmp_path / f"node{rank}" for rank in range(2)]
     servers = [ReplicaServer("127.0.0.1", TOKEN) for _ in folders]
     for folder, server in zip(folders, servers, strict=True):
         folder.mkdir()
         server.start(folder)
     store = HashStore()
-    ranks = [Rank(rank, folder, store, servers[1 - rank]) for rank, folder in enumerate(folders)]
+    ranks = [Rank(rank, folder, store, servers[1 - rank], compare_every) for rank, folder in enumerate(folders)]
     yield ranks
     for rank in ranks:
         rank.protector.quiesce()
@@ -226,3 +242,34 @@ def test_a_slot_that_cannot_grow_is_refused_in_the_middle_of_an_exchange(ranks: 
     for rank in ranks:
         assert rank.protector.wait_done(1)
         assert rank.protector.commit_step == 1
+
+
+def commit(ranks: list[Rank], step: int) -> None:
+    for rank in ranks:
+        rank.protect(step)
+    for rank in ranks:
+        assert rank.protector.wait_done(step)
+
+
+def test_a_checkpoint_that_is_asked_for_is_of_the_next_state(ranks: list[Rank]) -> None:
+    for step in range(4):
+        commit(ranks, step)
+    ranks[0].turn.ask()
+    commit(ranks, 4)
+    assert [rank.kept() for rank in ranks] == [[4], [4]]
+
+
+@pytest.mark.parametrize("compare_every", [100])
+def test_where_ranks_compare_it_is_of_the_next_state_that_they_have_compared(ranks: list[Rank]) -> None:
+    for step in range(4):
+        commit(ranks, step)
+    ranks[0].turn.ask()
+    with torch.no_grad():
+        ranks[1].model.weight[0, 0] += 1
+    commit(ranks, 4)
+    assert [rank.kept() for rank in ranks] == [[], []]
+    commit(ranks, 5)
+    assert ranks[0].differing == [(5, (0, 1))]  # two hold it: nobody can tell who is right, and the parts will not fit either
+    assert [rank.kept() for rank in ranks] == [[5], [5]]
+    commit(ranks, 6)
+    assert [rank.kept() for rank in ranks] == [[5], [5]]
