@@ -1,11 +1,11 @@
 """How every command of ours ends: an exit code, and one line on stderr when something is wrong."""
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from deadpool.proto.console import tell
 from deadpool.proto.errors import ConfigError, DeadpoolError
 
 
@@ -17,7 +17,7 @@ def guarded(command: Callable[[], Any]) -> int:
         click.echo(error.format_message(), err=True)
         return 2
     except click.UsageError as error:
-        say(error.format_message())
+        say(" ".join(error.format_message().split()))
         return 2
     except DeadpoolError as error:
         say(str(error))
@@ -27,6 +27,5 @@ def guarded(command: Callable[[], Any]) -> int:
 
 
 def say(line: str) -> None:
-    """Prints a line of ours. A console that is gone (its reader, its terminal) is no reason to end a job."""
-    with contextlib.suppress(OSError):
-        click.echo(f"deadpool: {line}", err=True)
+    """Prints a line of ours."""
+    tell(f"deadpool: {line}")

@@ -1,6 +1,7 @@
 """What a failure means and what follows from it: exits, lost nodes, broken collectives, ranks that are late. Over JobState."""
 
 from dataclasses import replace
+from signal import Signals
 from typing import assert_never
 
 from deadpool.proto import messages
@@ -111,10 +112,14 @@ def _left(state: JobState, node_id: str, rank: Rank, finished: bool, now_s: floa
     advance.finish_if_done(state, now_s=now_s)
 
 
+def _signal_name(number: int) -> str:
+    return Signals(number).name if number in list(Signals) else f"signal {number}"  # real-time ones have no names
+
+
 def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: float) -> None:
     rank = state.roster.ranks[exited.rank]
     mark = error_mark(rank=exited.rank, step=rank.step, exit_code=exited.exit_code, error=exited.error, log_tail=exited.log_tail)
-    how = f"was killed by signal {exited.signal}" if exited.signal else f"failed: exit code {exited.exit_code}"
+    how = f"was killed by {_signal_name(exited.signal)}" if exited.signal else f"failed: exit code {exited.exit_code}"
     how = state.corrupted.pop(exited.rank, how)
     inquiry = open_inquiry(state)
     hung = inquiry is not None and inquiry.blamed == exited.rank

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from deadpool.proto import agent_supervisor_pb2, convert
+from deadpool.proto.console import tell
 from deadpool.proto.messages import Beat
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.core import Job
@@ -51,11 +51,11 @@ class LineFile:
                 self._file.truncate(self._bytes)  # no half line stays, to be glued to the next
                 self._file.seek(self._bytes)
             if not self.trouble:
-                print(f"deadpool: {self.path}: {error}; the job goes on, its lines wait", file=sys.stderr, flush=True)
+                tell(f"deadpool: {self.path}: {error}; the job goes on, its lines wait")
             self.trouble = str(error)
             return
         if self.trouble:
-            print(f"deadpool: {self.path}: is written again", file=sys.stderr, flush=True)
+            tell(f"deadpool: {self.path}: is written again")
         self.trouble = ""
         self._waiting.clear()
 

@@ -9,10 +9,12 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, from_json, stop_signals
+from deadpool.proto.console import tell
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.secret import read_private, write_private
 from deadpool.proto.terms import (
@@ -58,10 +60,10 @@ def main() -> None:
         token = read_private(arguments.job_dir / "token")
         code = asyncio.run(_run(config, token, arguments))
     except (ConfigError, OSError) as error:
-        print(f"deadpool-supervisor: {error}", file=sys.stderr)
+        tell(f"deadpool-supervisor: {error}")
         sys.exit(2)
     except Exception:
-        traceback.print_exc()
+        tell(traceback.format_exc())
         sys.exit(CRASHED)
     sys.exit(code)
 
@@ -114,8 +116,8 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     await server.stop(_CLOSE_GRACE_S)
     if exit_code != SUPERSEDED:
         if arguments.summary_json is not None:
-            write_summary(arguments.summary_json, runtime)
-        write_outcome(folder, exit_code)
+            _tried(arguments.summary_json, lambda: write_summary(arguments.summary_json, runtime))
+        _tried(folder, lambda: write_outcome(folder, exit_code))
     journal.close()
     lines.close()
     return exit_code
@@ -151,6 +153,14 @@ def _lines_from(path: Path, offset: int) -> list[str]:
     """Returns the whole lines of the events after that byte."""
     data = path.read_bytes()[offset:] if path.exists() else b""
     return [line.decode(errors="replace") for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+def _tried(where: Path, write: Callable[[], None]) -> None:
+    """Says what could not be written: a full disk does not change how the job has ended."""
+    try:
+        write()
+    except OSError as error:
+        tell(f"deadpool-supervisor: {where}: {error.strerror}; not written")
 
 
 def write_summary(path: Path, runtime: Runtime) -> None:

@@ -8,13 +8,13 @@ import contextlib
 import itertools
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import assert_never
 
 from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.config import JobConfig
+from deadpool.proto.console import tell
 from deadpool.proto.convert import encode_order
 from deadpool.proto.messages import AgentMessage, Beat, Hello, Stop, Stopped
 from deadpool.proto.status_messages import JobStatus
@@ -249,7 +249,7 @@ class Runtime:
                         answer.set_result(error)
                 case EndJob(root_cause=root_cause):
                     if root_cause:
-                        print(root_cause, file=sys.stderr, flush=True)
+                        tell(root_cause)
                 case Quit(exit_code=exit_code):
                     self._exit_code = exit_code
                 case KillSelf():

@@ -1,7 +1,6 @@
 """The gRPC servers: agents attend, people ask. Handlers convert, enqueue and answer; the token is checked on every call."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import grpc
 import grpc.aio
 
 from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, status_pb2, status_pb2_grpc
+from deadpool.proto.console import tell
 from deadpool.proto.errors import ProtocolError
 from deadpool.proto.messages import Hello
 from deadpool.proto.secret import TOKEN_KEY, token_matches
@@ -45,7 +45,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         host = context.peer().rsplit(":", 1)[0]
         if host not in self._logged:
             self._logged.add(host)
-            print(f"deadpool: refused a call from {host}: it does not show the job's token", file=sys.stderr, flush=True)
+            tell(f"deadpool: refused a call from {host}: it does not show the job's token")
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
 

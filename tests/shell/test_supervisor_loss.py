@@ -211,6 +211,21 @@ def test_no_room_at_the_start_is_a_usage_error(job: Job) -> None:
     assert b"journal-1.jsonl: cannot be written" in err
 
 
+def test_a_disk_that_is_full_at_the_end_does_not_change_how_the_job_ended(job: Job) -> None:
+    first = job.start()
+    with job.channel() as channel:
+        agent = Agent(channel, job.token)
+        run(agent)
+        until(lambda: "started" in job.events(), _TIMEOUT_S, "the job runs")
+        resource.prlimit(first.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # nor can it say so on stderr, a file
+        agent.say(messages.RankExited(generation=1, rank=0, pid=77, exit_code=0), number=2)
+        while not isinstance(agent.hears()[2], messages.Stop):
+            pass
+        agent.say(messages.Stopped(), number=3)
+        assert first.wait(_TIMEOUT_S) == 0
+    assert not (job.journal / "outcome.json").exists()
+
+
 def test_a_supervisor_whose_agents_do_not_come_back_gives_them_up(job: Job) -> None:
     job.start()
     with job.channel() as channel:

@@ -116,9 +116,9 @@ def test_events_survive_the_file(event: Event) -> None:
     assert parse_event(entry["event"]) == event
 
 
-def test_full_disk_ends_the_journal_and_not_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_ends_the_journal_and_not_the_job(capfd: pytest.CaptureFixture[str]) -> None:
     file = LineFile(Path("/dev/full"))
     file.write("one")
     file.write("two")
     file.close()
-    assert capsys.readouterr().err.count("/dev/full") == 1
+    assert capfd.readouterr().err.count("/dev/full") == 1
