@@ -92,10 +92,11 @@ class Supervisor(SupervisorServicer):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "token")
         hello = decode_agent_message(next(requests))
         assert isinstance(hello, Hello)
-        orders = self._orders[hello.node_id] = queue.Queue()
+        orders: queue.Queue[Order | None] = queue.Queue()
+        orders.put(Welcome(config_json=to_json(self._config), generation=self.generation))
+        self._orders[hello.node_id] = orders  # from now on `send` may add to it
         received = self._received.setdefault(hello.node_id, queue.Queue())
         received.put(hello)
-        orders.put(Welcome(config_json=to_json(self._config), generation=self.generation))
 
         def read() -> None:
             try:

@@ -12,6 +12,7 @@ of it as its warm process: torch is imported once, not once for each node.
 import argparse
 import ctypes
 import gc
+import io
 import os
 import signal
 import socket
@@ -195,6 +196,19 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
+def _open_streams() -> None:
+    """Opens them as `python -u` does, torchrun's way: half a line shows at once, and what was written outlives a SIGKILL."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        before = getattr(sys, name)  # None where the launcher had no such stream
+        encoding, errors = (before.encoding, before.errors) if before is not None else ("utf-8", "backslashreplace")
+        if before is not None:
+            before.reconfigure(line_buffering=True)  # whoever has it already (a logging handler) goes on with it
+        raw = io.FileIO(fd, "wb", closefd=False)
+        stream = io.TextIOWrapper(raw, encoding=encoding, errors=errors, newline="\n", write_through=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def _become(order: Fork, fds: list[int]) -> None:
     """Turns the fork into a process of its own: session, standard streams, environment, randomness."""
     if order.kind in (ForkKind.RANK, ForkKind.PROGRAM):  # for the others as well the agent says when it is over
@@ -204,8 +218,7 @@ def _become(order: Fork, fds: list[int]) -> None:
     for fd, target in ((null, 0), (fds[0], 1), (fds[1], 2)):
         os.dup2(fd, target)
         os.close(fd)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # lines show at once, and outlive a SIGKILL
+    _open_streams()
     os.environ.update(order.environment)
     if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
         multiprocessing.current_process().authkey = os.urandom(32)

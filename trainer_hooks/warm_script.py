@@ -71,9 +71,8 @@ class Command:
         if self.entry is Entry.PROGRAM:
             os.execvp(self.arguments[0], self.arguments)
         if self.fresh:
-            os.environ.setdefault("PYTHONUNBUFFERED", "1")  # a killed rank's last lines are worth more than the few calls
             module = ["-m"] if self.entry is Entry.MODULE else []
-            os.execv(sys.executable, [sys.executable, *module, *self.arguments])
+            os.execv(sys.executable, [sys.executable, "-u", *module, *self.arguments])
         sys.argv = list(self.arguments)
         main = sys.modules["__main__"] = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, __annotations__={})

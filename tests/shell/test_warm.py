@@ -57,7 +57,12 @@ ENDS = {
 
 def under_python(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=node.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30.0
+        [sys.executable, "-u", *arguments],
+        cwd=node.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30.0,
     )
 
 
@@ -114,6 +119,21 @@ def test_what_cannot_be_launched_is_said_in_one_line(tmp_path: Path, change: dic
         assert "\n" not in failed.reason
         node.start_ranks(0)
         assert node.expect(LaunchFailed).generation == 1
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_what_was_written_outlives_the_process(tmp_path: Path, start_method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    script = """
+        import os, sys
+        print("half a line", end="")
+        sys.stdout.buffer.write(b", then bytes")
+        os.kill(os.getpid(), 9)
+    """
+    with node_of(tmp_path, script, start_method=start_method) as node:
+        node.start_agent()
+        node.start_ranks(0)
+        assert node.expect(RankExited).log_tail == "half a line, then bytes"
 
 
 def test_a_program_gets_the_environment_and_its_exit_code_counts(tmp_path: Path) -> None:
