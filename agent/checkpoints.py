@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deadpool.agent.logs import Logs, RankLog
+from deadpool.agent.shortage import AGAIN_S, out_of_files
 from deadpool.agent.views import View
 from deadpool.agent.warm import WarmProcess
 from deadpool.proto.checkpoint import Complete, complete_checkpoints, read_marker
@@ -52,6 +53,7 @@ class Checkpoints:
         self._log: RankLog | None = None
         self._rest = b""
         self._starts = 0
+        self._again: asyncio.TimerHandle | None = None  # there were no descriptors to start it with
         self._asked = False
         self._over = asyncio.Event()
         self.pid = 0  # 0 while there is none
@@ -65,9 +67,16 @@ class Checkpoints:
             self._start()
 
     def _start(self) -> None:
+        self._again = None
+        try:
+            self._log, self._control, self._theirs = self._logs.open_with_control(_VIEW)
+        except OSError as error:
+            if not out_of_files(error):
+                raise
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._start)
+            return
         self._starts += 1
-        self._control, self._theirs = socket.socketpair()
-        self._log, self._rest = self._logs.open(_VIEW), b""
+        self._rest = b""
         fds = (self._log.stdout_fd, self._log.stderr_fd, self._theirs.fileno())
         self._warm.fork(REQUEST, ForkKind.CHECKPOINTS, {"OMP_NUM_THREADS": "1"}, fds, self._options)
 
@@ -99,6 +108,9 @@ class Checkpoints:
             os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._control is None or self._log is None:
             return
         asyncio.get_running_loop().remove_reader(self._control)

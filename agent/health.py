@@ -12,9 +12,9 @@ VAULT_ROOT = "/dev/shm"
 class Health:
     """Shares are 0..1 of this machine; `cpu_share` is the mean since the call before."""
 
-    cpu_share: float
-    memory_share: float
-    shm_free_bytes: int
+    cpu_share: float = 0.0
+    memory_share: float = 0.0
+    shm_free_bytes: int = 0
 
 
 def read_health() -> Health:

@@ -6,9 +6,11 @@ orders. When one of them is hopelessly behind, output is dropped, and that is sa
 
 import asyncio
 import contextlib
+import itertools
 import os
 import queue
 import shutil
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -123,6 +125,18 @@ class Logs:
     def open(self, view: View) -> "RankLog":
         return RankLog(self, view)
 
+    def open_with_control(self, view: View) -> tuple["RankLog", socket.socket, socket.socket]:
+        """Returns an opened log, and both ends of a connection to the process that it is for. OSError as RankLog.open."""
+        log = self.open(view)
+        log.open()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            log.handed_over()
+            log.close()
+            raise
+        return log, ours, theirs
+
     def file(self, name: str) -> LogFile:
         return LogFile(self.folder / name, self._bytes_max)
 
@@ -140,7 +154,7 @@ class Logs:
 
 
 class RankLog:
-    """One process's output. `stdout_fd`, `stderr_fd`: for the process; closed here by `handed_over`."""
+    """One process's output. `open` makes `stdout_fd`, `stderr_fd` for the process; closed here by `handed_over`."""
 
     def __init__(self, logs: Logs, view: View) -> None:
         self._logs = logs
@@ -150,20 +164,30 @@ class RankLog:
         self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self._pipes: dict[int, tuple[int, bytearray]] = {}  # read end -> (1 stdout or 2 stderr, line begun)
         self._drained = asyncio.Event()
-        self.stdout_fd = self._pipe(1)
-        self.stderr_fd = self._pipe(2)
+        self.stdout_fd = self.stderr_fd = -1
 
-    def _pipe(self, stream: int) -> int:
-        read_fd, write_fd = os.pipe()
-        os.set_blocking(read_fd, False)
-        self._pipes[read_fd] = (stream, bytearray())
-        asyncio.get_running_loop().add_reader(read_fd, self._readable, read_fd)
-        return write_fd
+    def open(self) -> None:
+        """OSError: there are no descriptors for both streams; try again."""
+        pipes: list[tuple[int, int]] = []
+        try:
+            for _ in range(2):
+                pipes.append(os.pipe())
+        except OSError:
+            for fd in itertools.chain(*pipes):
+                os.close(fd)
+            raise
+        for stream, (read_fd, _) in enumerate(pipes, 1):
+            os.set_blocking(read_fd, False)
+            self._pipes[read_fd] = (stream, bytearray())
+            asyncio.get_running_loop().add_reader(read_fd, self._readable, read_fd)
+        (_, self.stdout_fd), (_, self.stderr_fd) = pipes
 
     def handed_over(self) -> None:
         """The process has the write ends: ours would keep the pipes open for ever."""
-        os.close(self.stdout_fd)
-        os.close(self.stderr_fd)
+        for fd in (self.stdout_fd, self.stderr_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.stdout_fd = self.stderr_fd = -1
 
     def rename(self, view: View) -> None:
         """The stand-in plays a rank from now on."""

@@ -2,14 +2,15 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deadpool.agent.checkpoints import Checkpoints
 from deadpool.agent.core import NodeCore
-from deadpool.agent.health import read_health
+from deadpool.agent.health import Health, read_health
 from deadpool.agent.logs import Logs
 from deadpool.agent.processes import Processes, kill_children
 from deadpool.agent.progress import Records
+from deadpool.agent.shortage import left_out
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.vault import Vault
 from deadpool.agent.warm import WarmProcess
@@ -31,13 +32,16 @@ class Machinery:
     store: StoreProcess
     processes: Processes
     checkpoints: Checkpoints
+    health: Health = field(default_factory=Health)  # as it was last seen
 
     def heads(self, core: NodeCore) -> dict[int, Head]:
         """Returns what the present process of each rank has written at the head of its call record."""
         return {rank: self.records.head(rank, process.pid) for rank, process in sorted(core.ranks().items())}
 
     def beat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Beat:
-        health, ranks = read_health(), core.playing()
+        with left_out():
+            self.health = read_health()
+        health, ranks = self.health, core.playing()
         return Beat(
             generation=core.generation,
             ranks=tuple(
@@ -62,7 +66,8 @@ class Machinery:
 
     def sweep(self, *, strict: bool) -> None:
         """Reaps and kills orphans; see Processes.sweep."""
-        self.processes.sweep({self.warm.pid, self.store.pid, self.checkpoints.pid}, strict=strict)
+        with left_out():
+            self.processes.sweep({self.warm.pid, self.store.pid, self.checkpoints.pid}, strict=strict)
 
     def signal_all(self, signal_number: int) -> None:
         """Sends the signal to every process of the node but this one."""
@@ -83,7 +88,9 @@ class Machinery:
         self.checkpoints.close()
         self.store.close()
         self.warm.close()
-        kill_children(_STRAYS_S)
+        with left_out():
+            kill_children(_STRAYS_S)
         self.records.close()
-        self.vault.remove()
+        with left_out():  # the launcher removes it, or the next agent
+            self.vault.remove()
         self.logs.close(_LOGS_S)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from deadpool.agent.environment import PROCESS
 from deadpool.agent.logs import RankLog
+from deadpool.agent.shortage import AGAIN_S, left_out, out_of_files
 from deadpool.agent.warm import WarmProcess
 from deadpool.proto.warm_wire import ForkKind
 
@@ -41,6 +42,7 @@ class _Process:
     pid: int = 0  # 0 until the fork is done
     pidfd: int = -1
     doomed: bool = False  # to be killed as soon as it exists
+    asked: bool = False  # the warm process has been asked for it
 
 
 class Processes:
@@ -72,19 +74,46 @@ class Processes:
         error_file = self._error_path(number)
         self._processes[number] = _Process(log=log, error_file=error_file)
         own = {_ERROR_FILE: str(error_file), PROCESS: str(number)}
-        self._warm.fork(number, ForkKind.RANK, environment | own, (log.stdout_fd, log.stderr_fd))
+        self._ask(number, environment | own)
+
+    def _ask(self, number: int, environment: dict[str, str]) -> None:
+        """Asks for the process, as soon as there are descriptors for its output."""
+        process = self._processes.get(number)
+        if process is None:
+            return  # killed before it was asked for
+        try:
+            process.log.open()
+        except OSError as error:
+            if not out_of_files(error):
+                raise
+            asyncio.get_running_loop().call_later(AGAIN_S, self._ask, number, environment)
+            return
+        process.asked = True
+        self._warm.fork(number, ForkKind.RANK, environment, (process.log.stdout_fd, process.log.stderr_fd))
 
     def forked(self, number: int, pid: int) -> None:
         """The warm process says that it exists. It is our child, so its pid stays its own until we reap it."""
         process = self._processes[number]
-        process.pid, process.pidfd = pid, os.pidfd_open(pid)
+        process.pid = pid
         self._pids.add(pid)
         process.log.handed_over()
-        asyncio.get_running_loop().add_reader(process.pidfd, self._ended, number)
+        self._watch(number)
         if process.doomed:
             self._signal(process, signal.SIGKILL)
         self._changed.set()
         self._on_forked(number, pid)
+
+    def _watch(self, number: int) -> None:
+        """Looks out for the process's end, as soon as there is a descriptor for that; it stays a zombie until then."""
+        process = self._processes[number]
+        try:
+            process.pidfd = os.pidfd_open(process.pid)
+        except OSError as error:
+            if not out_of_files(error):
+                raise
+            asyncio.get_running_loop().call_later(AGAIN_S, self._watch, number)
+            return
+        asyncio.get_running_loop().add_reader(process.pidfd, self._ended, number)
 
     def log(self, number: int) -> RankLog:
         return self._processes[number].log
@@ -113,15 +142,15 @@ class Processes:
         process = self._processes[number]
         if process.pid:
             self._signal(process, signal_number)
-        elif self._warm.withdraw(number):
+        elif not process.asked or self._warm.withdraw(number):
             process.log.handed_over()
             self._finish(number, Exit(exit_code=128 + signal_number, signal=signal_number, error="", log_tail=""))
         else:
             process.doomed = True
 
     def _signal(self, process: _Process, signal_number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process.pidfd, signal_number)
+        with contextlib.suppress(ProcessLookupError):  # not reaped, its number is its own
+            os.kill(process.pid, signal_number)
         with contextlib.suppress(ProcessLookupError):  # just forked, it may not lead its session yet
             os.killpg(process.pid, signal_number)
 
@@ -244,6 +273,8 @@ def _read_error(path: Path) -> str:
         return ""
     except (ValueError, KeyError, TypeError):
         return path.read_text(errors="replace")
+    except OSError as error:
+        return f"(not known: {error})"
     finally:
         path.unlink(missing_ok=True)
     return (
@@ -254,8 +285,11 @@ def _read_error(path: Path) -> str:
 
 
 def _kill_session(session: int) -> None:
-    """Kills what is left of a session in other process groups than its leader's."""
-    for name in os.listdir("/proc"):
+    """Kills what is left of a session in other process groups than its leader's; without a descriptor the next sweep does."""
+    names: list[str] = []
+    with left_out():
+        names = os.listdir("/proc")
+    for name in names:
         if name.isdecimal() and int(name) != session:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if os.getsid(int(name)) == session:

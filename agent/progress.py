@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 
+from deadpool.agent.shortage import left_out
 from deadpool.proto.call_record import RECORD_BYTES, CallRecord, Head, record_path
 from deadpool.proto.messages import GroupCall, RankCalls
 
@@ -34,7 +35,7 @@ class Records:
 
     def _record(self, rank: int) -> CallRecord | None:
         path = record_path(self._vault_dir, rank)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), left_out():
             stat = path.stat()
             inode, record = self._open.get(rank, (0, None))
             if inode != stat.st_ino and stat.st_size == RECORD_BYTES:

@@ -11,6 +11,7 @@ import time
 import traceback
 import zlib
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
@@ -29,12 +30,13 @@ from deadpool.agent.processes import Exit, Processes
 from deadpool.agent.progress import Records
 from deadpool.agent.replication.tcp import ReplicaServer
 from deadpool.agent.service import Orders, serve
+from deadpool.agent.shortage import AGAIN_S, left_out, out_of_files
 from deadpool.agent.stacks import is_stopped, save_stacks
 from deadpool.agent.store import REQUEST as STORE_REQUEST
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.successor import Successor
 from deadpool.agent.supervisor_link import SupervisorLink
-from deadpool.agent.trouble import Watch, read_usage
+from deadpool.agent.trouble import Watch
 from deadpool.agent.vault import Vault
 from deadpool.agent.views import View, quiet, view_of_rank
 from deadpool.agent.warm import WarmProcess, error_path
@@ -132,7 +134,9 @@ class Node:
     async def run(self) -> int:
         path = socket_path(self._arguments.job_dir, self._arguments.node_id)
         server = await serve(path, self._arguments.token, self)
-        asyncio.get_running_loop().set_exception_handler(self._callback_failed)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
+        loop.set_default_executor(ThreadPoolExecutor())  # asyncio imports it at its first use, perhaps with no descriptor left
         link = asyncio.create_task(self._link.run())
         link.add_done_callback(self._link_ended)
         try:
@@ -229,7 +233,12 @@ class Node:
             case events.EndNode(grace_s=grace_s, signal_number=signal_number):
                 self._ending = asyncio.create_task(self._end(grace_s, signal_number))
             case _ if self._machinery is not None:
-                self._act(command, self._machinery)
+                try:
+                    self._act(command, self._machinery)
+                except OSError as error:
+                    if not out_of_files(error):
+                        raise
+                    self._put_off(command, error)
             case _:
                 _log.warning("no vault or logs here: %s is not obeyed", command)
 
@@ -259,6 +268,13 @@ class Node:
                 raise AssertionError(f"{command} is carried out before it comes here")
             case _:
                 assert_never(command)
+
+    def _put_off(self, command: Command, error: OSError) -> None:
+        """There is no descriptor for it. What the supervisor waits for is tried again, the rest the job can do without."""
+        if not isinstance(command, events.ReportVault | events.ServeStore):
+            _log.warning("%s is left out: %s", type(command).__name__, error)
+        elif command.generation == self._core.generation:
+            asyncio.get_running_loop().call_later(AGAIN_S, self._carry_out, command)
 
     def _view(self, node: Machinery, process: int, rank: int, generation: int) -> View:
         role = self._core.processes[process].role
@@ -445,7 +461,7 @@ class Node:
                 slots=snapshot_slots(checkpoints=node.config.checkpoint_dir != "", going_back=node.config.verify_every > 1),
             )
             answer = Reserved()
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             answer = Reserved(error=str(error))
         if process in self._orders:
             self._orders[process].put_nowait(answer)
@@ -454,7 +470,9 @@ class Node:
         pids = {rank: process.pid for rank, process in sorted(self._core.ranks().items()) if process.pid}
         calls = [node.records.calls(rank, pid) for rank, pid in pids.items()]
         folder = Path(node.config.log_dir) / self._arguments.node_id
-        stacks = await asyncio.to_thread(save_stacks, pids, node.vault.folder, folder, f"gen{generation}")
+        stacks: dict[int, Path] = {}
+        with left_out():
+            stacks = await asyncio.to_thread(save_stacks, pids, node.vault.folder, folder, f"gen{generation}")
         ranks = [replace(each, stacks=str(stacks.get(each.rank, "")), stopped=is_stopped(each.pid)) for each in calls]
         self._link.send(CallReport(generation=generation, ranks=tuple(ranks)))
 
@@ -466,7 +484,7 @@ class Node:
         asyncio.get_running_loop().call_later(self._machinery.config.beat_interval_s, self._beat_and_repeat)
         self._machinery.sweep(strict=False)
         self._link.send(self._machinery.beat(self._core, self._gpus.readings))
-        for trouble in self._host.changes(read_usage(self._machinery.logs.folder)):
+        for trouble in self._host.look(self._machinery.logs.folder):
             self._link.send(trouble)
 
     def _watch(self) -> None:

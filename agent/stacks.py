@@ -43,7 +43,7 @@ def _catches(pid: int) -> bool:
 def _status(pid: int) -> dict[str, str]:
     try:
         lines = Path("/proc", str(pid), "status").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:  # it has ended, or there is no descriptor to look with
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 

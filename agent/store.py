@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 
 from deadpool.agent.logs import Logs, RankLog
+from deadpool.agent.shortage import AGAIN_S, out_of_files
 from deadpool.agent.views import quiet
 from deadpool.agent.warm import WarmProcess
 from deadpool.proto import warm_wire
@@ -37,9 +38,11 @@ class StoreProcess:
         self._theirs: socket.socket | None = None
         self._log: RankLog | None = None
         self._reader = FrameReader()
+        self._again: asyncio.TimerHandle | None = None  # there were no descriptors to start it with
         self.pid = 0  # 0 while there is none
 
     def open(self, generation: int) -> None:
+        """OSError: there is no descriptor for a listener; to be asked for again."""
         if generation in self._ports:
             self._on_opened(generation, self._ports[generation], "")
             return
@@ -47,13 +50,15 @@ class StoreProcess:
             family = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)[0][0]
             listener = socket.create_server((self._host, 0), family=family, backlog=_BACKLOG)  # on that one address only
         except OSError as error:
+            if out_of_files(error):
+                raise
             self._on_opened(generation, 0, f"no rendezvous store on {self._host}: {error}")
             return
         self._asked[generation], self._listeners[generation] = 1, listener
-        if self._control is None:
-            self._start()
-        elif self.pid:
+        if self.pid:
             self._ask(generation)
+        elif self._control is None and self._again is None:
+            self._start()
         self._ports[generation] = listener.getsockname()[1]
         self._on_opened(generation, self._ports[generation], "")
 
@@ -74,8 +79,15 @@ class StoreProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def _start(self) -> None:
-        self._control, self._theirs = socket.socketpair()
-        self._log, self._reader = self._logs.open(quiet("store")), FrameReader()
+        self._again = None
+        try:
+            self._log, self._control, self._theirs = self._logs.open_with_control(quiet("store"))
+        except OSError as error:
+            if not out_of_files(error):
+                raise
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._start)
+            return
+        self._reader = FrameReader()
         fds = (self._log.stdout_fd, self._log.stderr_fd, self._theirs.fileno())
         self._warm.fork(REQUEST, ForkKind.STORE, {}, fds)
 
@@ -121,6 +133,9 @@ class StoreProcess:
 
     def close(self) -> None:
         """Ends the process. What it had not answered stays asked for."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._control is None or self._log is None:
             return
         asyncio.get_running_loop().remove_reader(self._control)

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 from deadpool.agent.conversation import Conversation
+from deadpool.agent.successor import Successor
 from deadpool.agent.whereabouts import Whereabouts
 from deadpool.proto import agent_supervisor_pb2 as pb
 from deadpool.proto.agent_supervisor_pb2_grpc import SupervisorStub
@@ -84,7 +85,7 @@ class SupervisorLink:
             except grpc.aio.AioRpcError as error:
                 failures = 0 if self._open else failures + 1
                 reason = f"{error.code().name}: {error.details()}"
-            except (UnavailableError, asyncio.InvalidStateError) as error:
+            except (UnavailableError, asyncio.InvalidStateError, OSError) as error:  # OSError: what says where it listens
                 failures, reason = failures + 1, str(error)
             alone_s = time.monotonic() if self._open else alone_s
             self._open = False
@@ -146,7 +147,7 @@ class SupervisorLink:
             while not (await asyncio.wait({reading}, timeout=None if self._successor is None else _TERM_POLL_S))[0]:
                 assert self._successor is not None
                 waiting_s += _TERM_POLL_S
-                if self._open and self._successor.find()[0] > self._conversation.term > 0:
+                if self._open and self._newest_term(self._successor) > self._conversation.term > 0:
                     raise UnavailableError("another supervisor has taken over")
                 if not self._open and waiting_s > _WELCOME_S:
                     raise UnavailableError("it does not answer")
@@ -156,6 +157,12 @@ class SupervisorLink:
         if self._successor is not None:
             self._successor.present()
         return await reading
+
+    def _newest_term(self, successor: Successor) -> int:
+        """0: the folder cannot be read now, which is no reason to leave a supervisor that answers."""
+        with contextlib.suppress(OSError):
+            return successor.find()[0]
+        return 0
 
     async def _write(self, call: "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.Order]") -> None:
         """Sends the messages in order. One that fails stays the next to be sent."""

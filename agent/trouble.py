@@ -2,12 +2,13 @@
 
 import os
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from deadpool.agent.health import VAULT_ROOT, free_bytes
+from deadpool.agent.shortage import out_of_files
 from deadpool.proto.messages import HostTrouble
 
 _MIB = 1 << 20
@@ -15,14 +16,14 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Shares are 0..1. `files_share`: of this agent's own limit, which its ranks inherit."""
+    """Shares are 0..1. `files_share`: of this agent's own limit; its ranks have theirs."""
 
-    memory_share: float
-    memory_free_bytes: int
-    shm_share: float
-    shm_free_bytes: int
-    files_share: float
-    log_free_bytes: int
+    memory_share: float = 0.0
+    memory_free_bytes: int = 0
+    shm_share: float = 0.0
+    shm_free_bytes: int = 0
+    files_share: float = 0.0
+    log_free_bytes: int = 1 << 62
 
 
 def read_usage(log_dir: Path) -> Usage:
@@ -43,6 +44,17 @@ class Watch:
 
     def __init__(self) -> None:
         self._present: set[str] = set()
+        self._last = Usage()
+
+    def look(self, log_dir: Path) -> list[HostTrouble]:
+        """Returns what has begun or is over since the last look. Without a descriptor to look with, that is what has begun."""
+        try:
+            self._last = read_usage(log_dir)
+        except OSError as error:
+            if not out_of_files(error):
+                raise
+            self._last = replace(self._last, files_share=1.0)
+        return self.changes(self._last)
 
     def changes(self, usage: Usage) -> list[HostTrouble]:
         """Returns what has begun or is over since the last call."""

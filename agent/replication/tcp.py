@@ -93,6 +93,7 @@ class ReplicaServer:
 
     def _accept(self) -> None:
         self._listener.settimeout(_ACCEPT_POLL_S)
+        said = ""
         while not self._closed:
             try:
                 connection, address = self._listener.accept()
@@ -102,7 +103,9 @@ class ReplicaServer:
             except OSError as error:
                 if self._closed:
                     return
-                _log.warning("accept: %s", error)  # out of descriptors, or the peer is gone already
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("accept: %s (said once)", error)  # out of descriptors, or the peer is gone already
                 time.sleep(_ACCEPT_POLL_S)
                 continue
             self._drop_slow_strangers()
@@ -313,7 +316,10 @@ def _is_whole(slot: SlotFile, header: Header) -> bool:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[SlotFile]:
-    slot = SlotFile(path)
+    try:
+        slot = SlotFile(path)
+    except OSError as error:
+        raise SnapshotError(f"{path.name} cannot be opened: {error.strerror}") from error
     try:
         yield slot
     finally:
