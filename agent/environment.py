@@ -5,7 +5,7 @@ from pathlib import Path
 
 from deadpool.proto.config import JobConfig, keeping_to_json
 from deadpool.proto.messages import Placement
-from deadpool.proto.warm_wire import INHERITED
+from deadpool.proto.warm_wire import INHERITED, OPEN_FILES
 
 STANDIN = "DEADPOOL_STANDIN"
 NUMA_BINDING = "DEADPOOL_NUMA_BINDING"
@@ -28,11 +28,13 @@ def node_environment(
     vault_dir: Path,
     node_id: str,
     host: str,
+    open_files: int,
     interface: str = "",
 ) -> dict[str, str]:
-    """Returns what all of the node's ranks share: the environment of the warm process. `interface`: that has the node's address.
+    """Returns what all of the node's ranks share: the environment of the warm process. `open_files`: that a rank may have.
 
-    Without it Gloo would look the machine's own name up, which may lead to nowhere, or not to where others reach it.
+    `interface`: that has the node's address. Without it Gloo would look the machine's own name up, which may lead to nowhere, or
+    not to where others reach it.
     """
     environment = {name: value for name, value in inherited.items() if name not in _OF_A_RANK}
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
@@ -54,6 +56,7 @@ def node_environment(
         "DEADPOOL_SOCKET": str(socket_path(job_dir, node_id)),
         "DEADPOOL_VAULT_DIR": str(vault_dir),
         "DEADPOOL_KEEPING": keeping_to_json(config),
+        OPEN_FILES: str(open_files),
     }
 
 

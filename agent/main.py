@@ -19,6 +19,7 @@ from deadpool.agent.warm import start_early
 from deadpool.proto.addresses import interface_address, own_address
 from deadpool.proto.config import from_json
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.limits import raise_open_files
 from deadpool.proto.terms import newest_endpoint
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 def main() -> None:
     arguments = _arguments()
-    parent = arguments.with_parent
+    parent, open_files = arguments.with_parent, raise_open_files()
     logging.basicConfig(level=logging.INFO, format=f"deadpool-agent[{arguments.node_id}]: %(message)s")
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if parent is not None:
@@ -62,6 +63,7 @@ def main() -> None:
                 host=_host(arguments, found),
                 supervisor=arguments.supervisor,
                 token=found.token,
+                open_files=open_files,
                 shared=found.shared,
                 remote=found.remote,
                 ends_as_job=arguments.ends_as_job,

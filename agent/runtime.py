@@ -71,7 +71,7 @@ _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeArguments:
-    """What an agent is started with. `host`: the address at which other nodes reach this one.
+    """What an agent is started with. `host`: the address at which other nodes reach this one. `open_files`: that it was allowed.
 
     `shared`: where each supervisor writes its endpoint, if not in `job_dir`. `remote`: the launcher may be on another machine.
     `journal`: the job's folder there; this node may then start the supervisor, with these further arguments.
@@ -83,6 +83,7 @@ class NodeArguments:
     host: str
     supervisor: str | None
     token: str
+    open_files: int
     shared: Path | None = None
     remote: bool = False
     ends_as_job: bool = False  # its exit code is the job's, for a launcher that has no supervisor to tell it
@@ -298,6 +299,7 @@ class Node:
             vault_dir=vault.folder,
             node_id=arguments.node_id,
             host=arguments.host,
+            open_files=arguments.open_files,
             interface=interface_of(arguments.host),
         )
         warm = WarmProcess(config, environment, on_forked=self._forked, on_problem=self._launch_refused, on_lost=self._warm_lost)

@@ -15,6 +15,7 @@ from enum import StrEnum
 from deadpool.proto.config import Entry
 from deadpool.proto.errors import ProtocolError
 
+OPEN_FILES = "DEADPOOL_OPEN_FILES"  # how many a rank may have open; its agent has raised its own limit
 INHERITED = "DEADPOOL_WARM"  # FD:PID of the warm process that a program was given as its child
 _LENGTH_BYTES = 4
 _FDS_MAX = 3

@@ -16,6 +16,7 @@ from pathlib import Path
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, from_json, stop_signals
 from deadpool.proto.console import tell
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.limits import raise_open_files
 from deadpool.proto.secret import read_private, write_private
 from deadpool.proto.terms import (
     CRASHED,
@@ -53,6 +54,7 @@ def main() -> None:
     )
     parser.add_argument("--term", type=int, help="the term that was claimed for this process (default: it claims the next one)")
     arguments = parser.parse_args()
+    raise_open_files()  # a connection for each node, and the journal
     if arguments.with_parent or arguments.dies_with_parent:
         end_with_parent(signal.SIGKILL if arguments.dies_with_parent else signal.SIGTERM)
     try:

@@ -20,7 +20,8 @@ import sys
 
 from deadpool.proto import warm_wire
 from deadpool.proto.errors import DeadpoolError
-from deadpool.proto.warm_wire import INHERITED, Fork, Forked, ForkKind, Prepare, Ready
+from deadpool.proto.limits import lower_open_files
+from deadpool.proto.warm_wire import INHERITED, OPEN_FILES, Fork, Forked, ForkKind, Prepare, Ready
 from deadpool.trainer_hooks.checkpoint_writer import write_checkpoints
 from deadpool.trainer_hooks.numa import bind_to_cpus, own_local_rank
 from deadpool.trainer_hooks.warm_imports import import_ahead, import_for_all, torch_missing
@@ -220,6 +221,8 @@ def _become(order: Fork, fds: list[int]) -> None:
         os.close(fd)
     _open_streams()
     os.environ.update(order.environment)
+    if (allowed := os.environ.pop(OPEN_FILES, "")) and order.kind is ForkKind.RANK:
+        lower_open_files(int(allowed))
     if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
         multiprocessing.current_process().authkey = os.urandom(32)
     if (random := sys.modules.get("numpy.random")) is not None:

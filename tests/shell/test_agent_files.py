@@ -103,6 +103,21 @@ def test_a_process_that_waits_for_descriptors_can_be_killed(tmp_path: Path) -> N
         node.stop()
 
 
+def test_the_agent_allows_itself_all_it_can_and_its_ranks_what_it_was_allowed(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with node_of(tmp_path, "import os, resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))") as node:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        try:
+            agent = node.start_agent()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        node.start_ranks(0)
+        assert node.expect(RankExited).exit_code == 0
+        assert node.log("rank-0-gen1.log").strip() == str((512, before[1]))
+        assert resource.prlimit(agent.pid, resource.RLIMIT_NOFILE) == (before[1], before[1])
+        node.stop()
+
+
 def test_the_watch_needs_a_descriptor_to_look_with() -> None:
     watch, before = Watch(), resource.getrlimit(resource.RLIMIT_NOFILE)
     watch.look(Path("/tmp"))

@@ -1,0 +1,19 @@
+"""How many files a process may have open."""
+
+import contextlib
+import resource
+
+
+def raise_open_files() -> int:
+    """Allows this process as many open files as it may allow itself; returns how many it was allowed before."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # more than the kernel lets anybody have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return before
+
+
+def lower_open_files(allowed: int) -> None:
+    """Allows this process only so many open files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
