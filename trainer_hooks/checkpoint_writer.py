@@ -83,9 +83,13 @@ class Writer:
             if header is not None and header.step > 0:
                 steps.append((header.step, path))
         for step, path in sorted(steps, key=lambda one: -one[0]):
-            own = [one.step for one in complete_checkpoints(self._run.folder) if one.job_id == self._run.job_id]
-            if step > max(own, default=0):
+            if step > self._newest():
                 self._write(path)
+
+    def _newest(self) -> int:
+        """Returns the step of the job's newest complete checkpoint, 0 when it has none."""
+        own = (one.step for one in complete_checkpoints(self._run.folder) if one.job_id == self._run.job_id)
+        return max(own, default=0)
 
     def _write(self, path: Path) -> None:
         from deadpool.trainer_hooks.checkpoint import complete, write_part
@@ -100,7 +104,8 @@ class Writer:
             done = complete(self._run, state)
         except (OSError, SnapshotError, RuntimeError) as error:
             shutil.rmtree(self._run.partial(state), ignore_errors=True)
-            self._say(step=state.step, error=str(error).splitlines()[0])
+            if not 0 < state.step <= self._newest():  # else it is not needed any more, and may have been removed under our hands
+                self._say(step=state.step, error=str(error).splitlines()[0])
             return
         if done is not None:
             self._say(step=state.step, path=str(done), seconds=time.monotonic() - began)

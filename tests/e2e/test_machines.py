@@ -1,15 +1,17 @@
 """Jobs over several machines that are started by hand on each, or over ssh. Network namespaces are the machines."""
 
+import json
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from fake_ssh import fake_ssh
-from machines import Machines, machines, wait_for_text
+from machines import Machines, Started, machines, wait_for_text
+from training import ROOT, SMALL, STEPS, Training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
 
@@ -59,6 +61,58 @@ def test_the_same_command_on_each_machine(three: Machines) -> None:
     assert ran(three)[1::2] == [f"{rank} of 2 restart 1 at {three.address(name)}" for rank, name in enumerate("ac")]
     (three.folder / "go").touch()
     assert (first.wait(), third.wait()) == (0, 0), f"{first.err}\n{third.err}"
+
+
+def hooked(*more: str) -> tuple[str, ...]:
+    """The example, of which twenty steps take longer: there is time to do something to a machine."""
+    slowly = ("--inject", "slow-rank:0@6", "--inject", "slow-rank:0@16")
+    training = ("--steps", str(STEPS), "--loss-log", "losses", "--digest", "digests", *SMALL)
+    own = ("--nproc-per-node", "2", "--summary-json", "summary.json", "--log-dir", "logs")
+    return (*own, *slowly, *more, str(ROOT / "examples" / "train_gpt.py"), *training)
+
+
+def until_steps(three: Machines, steps: int) -> None:
+    wait_for_text(three.folder / "losses", "\n", 4 * steps, timeout_s=150)
+
+
+def assert_unbroken(three: Machines, jobs: Sequence[Started], spare: str, reference: Training) -> None:
+    assert [job.wait(150) for job in jobs] == [0] * len(jobs), "\n".join(job.err for job in jobs)
+    summary = json.loads((three.folder / "summary.json").read_text())
+    training = Training(three.folder / "losses", three.folder / "digests", summary)
+    training.assert_same_as(reference)
+    (recovery,) = summary["recoveries"]
+    assert spare in recovery["spare"]
+    assert recovery["survivors_kept_processes"]
+    assert summary["committed_steps_lost"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_machine_is_lost_in_the_middle_of_a_training(three: Machines, reference: Training, lost: str) -> None:
+    """Also the one that the endpoint names: then another one decides."""
+    journal = ("--journal", str(three.folder / "shared"), "--heartbeat-timeout", "2") if lost == "a" else ()
+    options = hooked("--nnodes", "2", "--rdzv-endpoint", f"{three.address('a')}:29411", *journal)
+    jobs = {name: three.launch(name, *options) for name in ("a", "b")}
+    until_steps(three, 2)
+    jobs["c"] = three.launch("c", *options)
+    wait_for_text(three.folder / "logs" / "events.jsonl", '"node_joined"', 3)
+    until_steps(three, 8)
+    three.networks.cut(lost)
+    three.kill(lost)
+    del jobs[lost]
+    assert_unbroken(three, list(jobs.values()), f"-{jobs['c'].process.pid}-", reference)  # a node's name has its launcher's pid
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_host_is_lost_in_the_middle_of_a_training(three: Machines, reference: Training) -> None:
+    hosts = {three.address(name): f"nsenter --net=/proc/{os.getpid()}/fd/{three.networks.fd(name)}" for name in three.names}
+    options = hooked("--hosts", ",".join(hosts), "--spares", "1")
+    job = three.launch("launcher", *options, environment=fake_ssh(three.folder, hosts))
+    until_steps(three, 8)
+    three.networks.cut("b")
+    assert_unbroken(three, [job], three.address("c"), reference)
 
 
 @pytest.mark.long
