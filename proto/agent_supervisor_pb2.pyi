@@ -118,20 +118,22 @@ class Hello(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ...) -> None: ...
 
 class RankProgress(_message.Message):
-    __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s")
+    __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
     EXPOSED_STALL_S_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     step: int
     commit_step: int
     steps_done: int
     exposed_stall_s: float
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s")

@@ -108,7 +108,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """`step`: the step in progress (S_step is complete). `commit_step`: newest known commit. Stall: main-thread waits."""
+    """`step`: the step in progress (S_step is complete). `commit_step`: newest known commit. Stall: main-thread waits.
+
+    `stopped`: its process is stopped, as in RankCalls.
+    """
 
     rank: int
     pid: int
@@ -116,6 +119,7 @@ class RankProgress:
     commit_step: int
     steps_done: int
     exposed_stall_s: float
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
