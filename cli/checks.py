@@ -1,5 +1,6 @@
 """What `deadpool doctor` thinks of what it has found. Pure: values and texts in, findings out; probes.py has found them."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ class Machine:
     wall_s: float = 0.0
     shm_bytes: int = 0
     shm_free_bytes: int = 0
+    shm_writable: bool = True
     memlock: int = -1
     rdma: bool = False
     files_soft: int = -1
@@ -85,6 +87,9 @@ def machine_findings(machine: Machine, plan: Plan) -> Iterator[Finding]:
 def shm(machine: Machine, plan: Plan) -> Finding:
     needed, free = plan.shm_bytes, machine.shm_free_bytes
     found = f"{_size(free)} of {_size(machine.shm_bytes)} free"
+    if not machine.shm_writable:
+        advice = "mount -o remount,rw /dev/shm, or chmod 1777 /dev/shm: vaults lie there"
+        return Finding(check="/dev/shm", level=Level.FAIL, found=f"{found}, not writable", advice=advice)
     larger = "make it larger: mount -o remount,size=SIZE /dev/shm; in a container --shm-size SIZE"
     if not plan.state_bytes:
         small = machine.shm_bytes <= _CONTAINER_SHM_BYTES
@@ -92,7 +97,8 @@ def shm(machine: Machine, plan: Plan) -> Finding:
         return Finding(check="/dev/shm", level=Level.WARN if small else Level.OK, found=found, advice=advice)
     found += f", the job needs {_size(needed)} on each node"
     if needed > free:
-        return Finding(check="/dev/shm", level=Level.FAIL, found=found, advice=larger.replace("SIZE", _size(needed + _GIB)))
+        size = f"{math.ceil((needed + _GIB) / _GIB)}G"
+        return Finding(check="/dev/shm", level=Level.FAIL, found=found, advice=larger.replace("SIZE", size))
     return Finding(check="/dev/shm", level=Level.OK if needed <= 0.9 * free else Level.WARN, found=found)
 
 
@@ -138,7 +144,10 @@ def gpus(machine: Machine, plan: Plan) -> Finding:
         )
     if said.get("error"):
         return Finding(
-            check="torch", level=Level.FAIL, found=str(said["error"]), advice="the ranks' interpreter cannot import torch"
+            check="torch",
+            level=Level.FAIL,
+            found=str(said["error"]),
+            advice="install torch for the ranks' interpreter, or name another (--python)",
         )
     names, nccl = list(said.get("gpus", ())), said.get("nccl", "")
     found = f"torch {said.get('torch', '?')}, {len(names)} GPUs" + (f" ({names[0]}), NCCL {nccl or 'missing'}" if names else "")
@@ -181,6 +190,12 @@ def bandwidth(between: str, bytes_per_s: float, plan: Plan) -> Finding:
     slow = bytes_per_s < _SLOW_BYTES_PER_S
     advice = "slow for replicas: choose another --interface, or look at the link's speed" if slow else ""
     return Finding(check="bandwidth", level=Level.WARN if slow else Level.OK, found=found, advice=advice, node=between)
+
+
+def no_connection(address: str, why: str) -> Finding:
+    """This machine does not reach its own address."""
+    advice = "ip link set lo up" if address.startswith("127.") else "look at the firewall, or choose another --interface"
+    return Finding(check="bandwidth", level=Level.FAIL, found=f"{address} cannot be reached from here: {why}", advice=advice)
 
 
 def slurm(config_text: str, script_text: str | None, environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ def examine(
     if interface is not None:
         found.append(_link(interface, address))
     if not hosts:
-        found.append(checks.bandwidth("", throughput.within(address), plan))
+        found.append(_within(address, plan))
     else:
         found += _hosts(plan, python, hosts)
     if job is not None:
@@ -70,6 +70,13 @@ def failed(findings: Sequence[Finding]) -> bool:
 
 def as_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(each) for each in findings]
+
+
+def _within(address: str, plan: Plan) -> Finding:
+    try:
+        return checks.bandwidth("", throughput.within(address), plan)
+    except OSError as error:
+        return checks.no_connection(address, error.strerror or str(error))
 
 
 def _link(interface: str, address: str) -> Finding:

@@ -188,8 +188,9 @@ class LaunchedJob:
         """To stop the job. Where a node hosts it, the nodes know where it is."""
         if self._config.journal:
             self._nodes.stop()
-        else:
-            self._children.signal(SUPERVISOR, self._signals[0] if self._signals else signal.SIGTERM)
+            return
+        listens = (self._folder / "endpoint.json").exists()  # before, it has no ranks to pass a signal on to, and only dies of it
+        self._children.signal(SUPERVISOR, self._signals[0] if self._signals and listens else signal.SIGTERM)
 
     def _ask_for_checkpoint(self) -> None:
         if self._config.journal:

@@ -72,7 +72,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(context_settings=CONTEXT_SETTINGS)
 @with_settings
 @click.option("--standalone", is_flag=True, envvar="PET_STANDALONE",
-              help="All nodes on this machine, each a process tree of its own (the default so far, outside Slurm).")  # fmt: skip
+              help="All nodes on this machine, each a process tree of its own; the default where none are named.")  # fmt: skip
 @click.option("--hosts", type=host_names, default=(), metavar="A,B,...",
               help="Start a node on each of these machines, over ssh; those that are more than --nnodes are spares.")  # fmt: skip
 @click.option("--slurm", is_flag=True, help="Nodes are those of the Slurm allocation; the default inside of one.")

@@ -13,13 +13,14 @@ from deadpool.cli.exits import guarded, say
 from deadpool.cli.folders import find_job, is_running
 from deadpool.cli.values import host_names, size
 from deadpool.proto.errors import ConfigError, DeadpoolError
-from deadpool.proto.faults import FAULTS
+from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP
 
 _REFRESH_S = 1.0
 _POLL_S = 0.02
 _LOGS_POLL_S = 0.2
 _STOP_TIMEOUT_S = 120.0
+_WIDE = 240
 
 job_option = click.option("--job", "job_id", metavar="JOB", help="Which job, when several are running.")
 json_option = click.option("--json", "as_text", is_flag=True, help="JSON for programs in place of a table.")
@@ -91,14 +92,21 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
 @click.argument("rank", metavar="RANK", type=click.IntRange(min=0))
 @job_option
 @click.option("-f", "--follow", is_flag=True, help="Go on with the lines to come, until the job's end.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="The last so many; 0: all.")
-@click.option("--log-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Of a job that has ended.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), metavar="N", default=100, show_default=True, help="The last so many; 0: all."
+)
+@click.option(
+    "--log-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR", help="Of a job that has ended."
+)
 def logs(rank: int, job_id: str | None, follow: bool, lines: int, log_dir: Path | None) -> None:
-    """Show what RANK has printed, on whichever node it lived, in all generations."""
+    """Show what RANK has printed, on whichever node it lived, in all generations. Of a job that has ended with --log-dir."""
     from deadpool.cli.logs import RankOutput, last_lines
     from deadpool.proto.config import from_json
 
-    folder = None if log_dir else find_job(job_id)
+    try:
+        folder = None if log_dir else find_job(job_id)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; what a job that has ended left is shown with --log-dir") from error
     if folder is not None:
         log_dir = Path(from_json((folder / "job.json").read_text()).log_dir)
     assert log_dir is not None
@@ -122,13 +130,17 @@ _KINDS = "\n".join(f"  {kind:<22}{fault.does}" for kind, fault in FAULTS.items()
 
 @commands.command(epilog=f"\b\nKinds:\n{_KINDS}")
 @click.argument("kind", metavar="KIND", type=click.Choice(tuple(FAULTS)))
-@click.argument("target", metavar="TARGET", type=click.IntRange(min=0), default=0)
-@click.option("--step", type=click.IntRange(min=0), help="Strike in the middle of this step.  [default: now]")
+@click.argument("target", metavar="[TARGET]", type=click.IntRange(min=0), required=False)
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Strike in the middle of this step.  [default: now]")
 @job_option
-def inject(kind: str, target: int, step: int | None, job_id: str | None) -> None:
+def inject(kind: str, target: int | None, step: int | None, job_id: str | None) -> None:
     """Inject a failure: KIND, and its TARGET: a rank, or a node's launch index."""
     from deadpool.cli import client
 
+    if target is None:
+        if FAULTS[kind].target is not Target.NONE:
+            raise ConfigError(f"{kind}: say which {FAULTS[kind].target}")
+        target = 0
     with client.connected(find_job(job_id)) as job:
         job.inject(kind, target, NO_STEP if step is None else step)
     say(f"{kind} {target} {'now' if step is None else f'in step {step}'}")
@@ -160,14 +172,20 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
 @json_option
 @click.option("--hosts", type=host_names, metavar="A,B,...", help="Look at these machines as well, over ssh.")
 @click.option("--interface", metavar="NAME", help="The network interface by which nodes are to reach each other.")
-@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="The job that is meant: its nodes.")
-@click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, show_default=True, help="Its ranks on each.")
-@click.option("--replicas", type=click.IntRange(min=0), default=1, show_default=True, help="Copies of each unique shard.")
+@click.option(
+    "--nnodes", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="The job that is meant: its nodes."
+)
+@click.option(
+    "--nproc-per-node", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Its ranks on each."
+)
+@click.option(
+    "--replicas", type=click.IntRange(min=0), metavar="N", default=1, show_default=True, help="Copies of each unique shard."
+)
 @click.option("--state-size", type=size, default="0", metavar="SIZE", help="One rank's parameters and optimizer, as 12G.")
 @click.option("--unique-size", type=size, metavar="SIZE", help="What of it no other rank holds.  [default: all]")
 @click.option("--checkpoints", is_flag=True, help="It writes persistent checkpoints.")
-@click.option("--port", type=click.IntRange(1, 65535), default=None, help="The supervisor's.")
-@click.option("--python", default=sys.executable, help="The ranks' interpreter.  [default: this one]")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="The supervisor's.")
+@click.option("--python", metavar="PYTHON", default=sys.executable, help="The ranks' interpreter.  [default: this one]")
 def doctor(
     job_id: str | None, as_text: bool, hosts: tuple[str, ...], interface: str | None, nnodes: int, python: str, **plan: Any
 ) -> int:
@@ -197,7 +215,10 @@ def doctor(
     else:
         from rich.console import Console
 
-        Console().print(tables.findings_view(findings))
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDE  # for grep: one finding, one line
+        console.print(tables.findings_view(findings))
     return 1 if doctor.failed(findings) else 0
 
 

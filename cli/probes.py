@@ -20,6 +20,7 @@ from pathlib import Path
 from deadpool.cli.checks import Machine
 
 _TIMEOUT_S = 60.0
+_MPI_S = 10.0
 _VAULTS = "/dev/shm"
 _TORCH = """
 import json, torch, torch.distributed as dist
@@ -38,6 +39,7 @@ def this_machine(*, port: int, python: str) -> Machine:
         wall_s=time.time(),
         shm_bytes=shm.f_blocks * shm.f_frsize,
         shm_free_bytes=shm.f_bavail * shm.f_frsize,
+        shm_writable=os.access(_VAULTS, os.W_OK),
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         files_soft=soft,
@@ -96,15 +98,15 @@ def _mpi() -> list[str]:
         path = shutil.which(name)
         if path is None:
             continue
-        lines = (_output([path, "--version"]) or "").splitlines()
-        version = next((line.strip() for line in lines if "ersion" in line or "MPI" in line), "of unknown version")
+        lines = [line.strip() for line in (_output([path, "--version"], _MPI_S) or "").splitlines() if line.strip()]
+        version = next((line for line in lines if "ersion" in line or "MPI" in line), next(iter(lines), "of unknown version"))
         found.setdefault(os.path.realpath(path), f"{name}: {version}")
     return list(found.values())
 
 
-def _output(command: list[str]) -> str | None:
+def _output(command: list[str], timeout_s: float = _TIMEOUT_S) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -41,9 +41,9 @@ def findings_view(findings: Sequence[Finding]) -> Table:
     colours = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
     table = Table("", "check", box=box.SIMPLE_HEAD)
     if any(each.node for each in findings):
-        table.add_column("node")
-    table.add_column("found")
-    table.add_column("what to do")
+        table.add_column("node", overflow="fold")
+    table.add_column("found", overflow="fold")
+    table.add_column("what to do", overflow="fold")
     for each in findings:
         node = [each.node] if any(every.node for every in findings) else []
         table.add_row(Text(each.level, style=colours[each.level]), each.check, *node, each.found, each.advice)

@@ -10,7 +10,7 @@ from deadpool.proto.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP
 
-_ALWAYS_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+_ALWAYS_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR2")
 CHECKPOINT_SIGNAL = Signals.SIGUSR1  # to the launcher: a persistent checkpoint is written, and the job goes on
 
 
@@ -135,8 +135,12 @@ class JobConfig:
 
 
 def stop_signals(config: JobConfig) -> tuple[Signals, ...]:
-    """Returns the signals that end the job: those that are always handled, and those that were asked for."""
-    names = dict.fromkeys((*_ALWAYS_HANDLED, *(name.strip() for name in config.signals.split(","))))
+    """Returns the signals that end the job: those that would end the launcher anyhow, and those that were asked for.
+
+    CHECKPOINT_SIGNAL is not among them where it has something else to do and was not asked for.
+    """
+    always = _ALWAYS_HANDLED if config.checkpoint_dir else (*_ALWAYS_HANDLED, CHECKPOINT_SIGNAL.name)
+    names = dict.fromkeys((*always, *(name.strip() for name in config.signals.split(","))))
     return tuple(Signals[name] for name in names)
 
 

@@ -53,6 +53,31 @@ def test_status_events_and_refusals(
     assert "no job 'k' is running; running: j" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inject"], "Missing argument 'KIND'. Choose from: kill-node, kill-agent"),
+        (["inject", "kill-rank"], "kill-rank: say which rank"),
+        (["inject", "kill-cat", "0"], "'kill-cat' is not one of"),
+        (["logs"], "Missing argument 'RANK'"),
+        (["logs", "0"], "no job is running"),
+        (["logs", "0"], "what a job that has ended left is shown with --log-dir"),
+        (["drain"], "Missing argument 'NODE'"),
+        (["stop", "now"], "unexpected extra argument"),
+        (["status", "--job", "nowhere/at/all"], "no job runs from there"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    arguments: list[str], words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert run(arguments) == 2
+    out, err = capfd.readouterr()
+    assert words in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
 def test_a_wrong_token_is_refused_and_logged_once(
     supervisor: tuple[Path, subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

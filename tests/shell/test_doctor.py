@@ -30,7 +30,15 @@ def test_what_fails_is_exit_code_1_and_says_what_to_do() -> None:
     bad = doctor("--state-size", "900T", "--python", "/nowhere/python")
     assert bad.returncode == 1
     assert "remount" in bad.stdout
-    assert "cannot import torch" in " ".join(bad.stdout.split())
+    assert "install torch for the ranks' interpreter" in " ".join(bad.stdout.split())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace")
+def test_a_machine_that_does_not_reach_itself() -> None:
+    command = ["unshare", "--net", sys.executable, "-m", "deadpool.cli.main", "doctor", "--json", "--python", "/nowhere/python"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    (bandwidth,) = [each for each in json.loads(answer.stdout) if each["check"] == "bandwidth"]
+    assert (answer.returncode, bandwidth["level"], bandwidth["advice"]) == (1, "fail", "ip link set lo up")
 
 
 @pytest.mark.parametrize("arguments", [("--interface", "nowhere7"), ("--hosts", "-oProxyCommand=x"), ("--state-size", "much")])

@@ -40,12 +40,18 @@ def test_shm_against_the_plan(plan: Plan, needed: int, level: Level) -> None:
     assert plan.shm_bytes == needed * GIB
     found = checks.shm(MACHINE, plan)
     assert found.level is level
-    assert ("remount,size=65.0G" in found.advice) is (level is Level.FAIL)
+    assert ("remount,size=65G" in found.advice) is (level is Level.FAIL)
 
 
 def test_a_containers_shm_is_named_even_without_a_plan() -> None:
     small = replace(MACHINE, shm_bytes=64 << 20, shm_free_bytes=60 << 20)
     assert checks.shm(small, Plan()).level is Level.WARN
+
+
+def test_a_shm_that_cannot_be_written() -> None:
+    found = checks.shm(replace(MACHINE, shm_writable=False), Plan())
+    assert (found.level, found.found) == (Level.FAIL, "60.0G of 64.0G free, not writable")
+    assert "remount,rw" in found.advice
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """JobConfig travels as JSON; injections are parsed with an answer that says what is wrong."""
 
+from dataclasses import replace
+from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from deadpool.proto.config import (
     from_json,
     not_possible,
     parse_injection,
+    stop_signals,
     to_json,
 )
 from deadpool.proto.errors import ConfigError
@@ -29,6 +33,14 @@ INJECTIONS = st.builds(
 @given(st.builds(JobConfig, command=st.lists(st.text()).map(tuple), injections=st.lists(INJECTIONS).map(tuple)))
 def test_a_configuration_survives_json(config: JobConfig) -> None:
     assert from_json(to_json(config)) == config
+
+
+def test_every_signal_that_would_end_the_launcher_ends_the_job() -> None:
+    plain = JobConfig(job_id="j", nnodes=1, nproc_per_node=1, command=("t",), python="p", log_dir="/l")
+    assert set(stop_signals(plain)) == {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}
+    checkpoints = replace(plain, checkpoint_dir="/c")  # SIGUSR1 asks for one
+    assert SIGUSR1 not in stop_signals(checkpoints)
+    assert SIGUSR1 in stop_signals(replace(checkpoints, signals="SIGTERM, SIGUSR1"))
 
 
 def test_enums_come_back_as_enums() -> None:
