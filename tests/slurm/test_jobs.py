@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from slurm_cluster import DEPLOY, Cluster, left_on
+from slurm_cluster import DEPLOY, Cluster, SlurmJob, left_on
 from training import Training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]  # the first test makes the cluster as well
@@ -12,6 +12,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]  # the first test makes
 def slowed(*steps: int) -> tuple[str, ...]:
     """Ten steps from each of these take longer: there is time to do something to the job."""
     return tuple(word for step in steps for word in ("--inject", f"slow-rank:0@{step}"))
+
+
+# A task's part of its node, and a job whose ranks, and the tasks of a plain srun, say theirs.
+SHOW = """
+import os
+print(os.uname().nodename, sorted(os.sched_getaffinity(0)), os.environ.get("CUDA_VISIBLE_DEVICES"))
+"""
+BATCH = """#!/bin/bash
+srun --ntasks-per-node=1 python show.py >plain
+exec deadpool-launch --nproc-per-node 1 --spares 0 show.py
+"""
 
 
 def recoveries(training: Training) -> list[tuple[list[int], str]]:
@@ -49,15 +60,34 @@ def test_a_cable_is_cut_and_healed(cluster: Cluster, unbroken_training: Training
 
 
 @pytest.mark.long
-def test_a_drained_node_is_left_before_anything_fails(cluster: Cluster, unbroken_training: Training, tmp_path: Path) -> None:
-    job = cluster.train(tmp_path / "job", "--slurm-poll", "1", *slowed(6, 16, 26))
+def test_slurm_says_that_a_node_drains_and_that_another_is_down(
+    cluster: Cluster, unbroken_training: Training, tmp_path: Path
+) -> None:
+    """The first is left before anything fails. The second is silent, for which nobody would give it up so soon."""
+    job = cluster.train(
+        tmp_path / "job", "--slurm-poll", "1", "--heartbeat-timeout", "60", "--hang-timeout", "90", *slowed(6, 16, 26)
+    )
     job.until_steps(8)
     cluster.run("scontrol", "update", "node=n2", "state=drain", "reason=bad fan")
+    job.until_event("recovered")
+    cluster.run("scontrol", "update", "node=n2", "state=resume")
+    job.until_event("drain_undone")
+    cluster.node("cut", "n3")
+    try:
+        cluster.run("scontrol", "update", "node=n3", "state=down", "reason=no word")
+        job.until_event("recovered", times=2)
+    finally:
+        cluster.node("heal", "n3")
     training = job.finished()
     training.assert_same_as(unbroken_training)
-    (swap,) = training.summary["recoveries"]
+    swap, loss = training.summary["recoveries"]
     assert (swap["class"], swap["ranks"], swap["spare"]) == ("planned", [2, 3], "n3")
+    assert (loss["class"], loss["ranks"], loss["spare"]) == ("permanent", [2, 3], "n2")
     assert "Slurm says that n2 is MIXED+DRAIN (bad fan)" in job.out or "ALLOCATED+DRAIN (bad fan)" in job.out
+    assert "Slurm says that n3 is DOWN" in loss["cause"]
+    cluster.node(
+        "kill", "n3"
+    )  # when it was back, Slurm has killed all that it had there: what lies there waits for its next agent
     assert not left_on(cluster)
 
 
@@ -74,21 +104,32 @@ def test_scancel_leaves_a_checkpoint_and_nothing_else(cluster: Cluster, tmp_path
 
 
 @pytest.mark.long
-def test_the_time_is_up_and_the_requeued_job_resumes(cluster: Cluster, unbroken_training: Training, tmp_path: Path) -> None:
-    """What --signal=B:USR1@... sends; Slurm would wait two minutes before it starts a requeued job again."""
-    job = cluster.train(tmp_path / "job", *slowed(6, 16))
+@pytest.mark.timeout(600)
+def test_the_time_is_up_then_the_job_is_preempted_and_each_time_it_resumes(
+    cluster: Cluster, unbroken_training: Training, tmp_path: Path
+) -> None:
+    """What --signal=B:USR1@... sends; then a job of a higher partition takes the nodes."""
+    job = cluster.train(tmp_path / "job", *slowed(6, 16, 26))
     job.until_steps(8)
     cluster.run("scancel", "--batch", "--signal=USR1", job.job_id)
     job.until_said("ended with exit code 138")
     job.until(lambda: (job.field("Restarts"), job.field("JobState")) == ("1", "PENDING"), 90, "it is requeued")
-    before = set(job.lines())
-    cluster.run("scontrol", "update", f"job={job.job_id}", "StartTime=now")
+    done = set(job.lines())
+    job.run_now()
+    job.until(lambda: len(set(job.lines()) - done) >= 4 * 3, 150, "three more steps")
+    urgent = cluster.run(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=5", "--exclusive", "--output=/dev/null", "--wrap=true"
+    )
+    job.until_said("ended with exit code 143")
+    job.until(lambda: (job.field("Restarts"), job.field("JobState")) == ("2", "PENDING"), 90, "it is requeued again")
+    done |= set(job.lines())
+    SlurmJob(cluster, urgent.strip(), tmp_path).end()
+    job.run_now()
     training = job.finished()
     assert "checkpoint_found" in job.names()
     expected = set(unbroken_training.losses.read_text().splitlines())
-    assert before <= expected
-    assert set(job.lines()) <= expected
-    assert before | set(job.lines()) == expected
+    assert len(done) < len(expected)
+    assert done | set(job.lines()) == expected
     assert sorted(training.digests.read_text().splitlines()) == sorted(unbroken_training.digests.read_text().splitlines())
     assert not left_on(cluster)
 
@@ -119,3 +160,20 @@ def test_the_batch_host_is_killed(cluster: Cluster, unbroken_training: Training,
     assert job.names().count("recovered") == 1
     assert job.names().count("job_ended") == 1
     assert not left_on(cluster)
+
+
+@pytest.mark.long
+def test_ranks_have_what_srun_gives_a_task_and_nodes_that_differ_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    for name, text in {"show.py": SHOW, "batch.sh": BATCH}.items():
+        (tmp_path / name).write_text(text)
+    parts = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--gres=gpu:1", "--time=5")
+    job = cluster.submit(tmp_path, tmp_path / "batch.sh", options=parts)
+    assert job.end() == ("COMPLETED", "0:0"), job.out
+    plain = (tmp_path / "plain").read_text().splitlines()
+    assert sorted(plain) == ["n1 [0] 0", "n2 [0] 0"]
+    assert sorted(line[len("[rank 0] ") :] for line in job.out.splitlines() if line.startswith("[rank")) == sorted(plain)
+    mixed = cluster.train(tmp_path / "mixed", options=("--nodes=5", "--gres=gpu:1"))
+    assert mixed.end() == ("FAILED", "2:0"), mixed.out
+    assert mixed.out.startswith(f"deadpool: Slurm job {mixed.job_id}: the nodes have different GPUs"), mixed.out
+    assert mixed.out.count("\n") == 1
+    assert not (mixed.folder / "logs").exists()
