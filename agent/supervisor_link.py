@@ -25,6 +25,7 @@ from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Welcome
 from deadpool.proto.secret import TOKEN_KEY
 
 _log = logging.getLogger(__name__)
+_STARTING_S = 10.0  # the first supervisor may be starting: nobody needs to hear of it
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MAX_S = 2.0
 _ENDPOINT_POLL_S = 0.02
@@ -76,7 +77,7 @@ class SupervisorLink:
     async def run(self) -> None:
         """Keeps a stream open until `finish`."""
         failures = 0
-        said, alone_s = "", time.monotonic()
+        said, alone_s, met = "", time.monotonic(), False
         while not self._finishing:
             try:
                 endpoint = await self._whereabouts.find(self._conversation.term)
@@ -88,13 +89,14 @@ class SupervisorLink:
             except (UnavailableError, asyncio.InvalidStateError, OSError) as error:  # OSError: what says where it listens
                 failures, reason = failures + 1, str(error)
             alone_s = time.monotonic() if self._open else alone_s
+            met |= self._open
             self._open = False
             if self._finishing:
                 return
             if self._on_forsaken is not None and (why := self._whereabouts.forsaken(time.monotonic() - alone_s)):
                 self._on_forsaken(why)
                 self._on_forsaken = None
-            if reason != said:
+            if reason != said and (met or time.monotonic() - alone_s > _STARTING_S):
                 _log.warning("no supervisor (%s); the ranks go on, trying again", reason)
                 said = reason
             await self._pause(random.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(failures, 4))))
