@@ -11,6 +11,7 @@ from deadpool.agent.logs import Logs
 from deadpool.agent.processes import Processes, kill_children
 from deadpool.agent.progress import Records
 from deadpool.agent.shortage import left_out
+from deadpool.agent.stacks import is_stopped
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.vault import Vault
 from deadpool.agent.warm import WarmProcess
@@ -52,6 +53,7 @@ class Machinery:
                     commit_step=head.commit_step,
                     steps_done=head.steps_done,
                     exposed_stall_s=head.stall_ns / 1e9,
+                    stopped=is_stopped(ranks[rank].pid),
                 )
                 for rank, head in self.heads(core).items()
                 if rank in ranks

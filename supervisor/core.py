@@ -243,6 +243,7 @@ class Job:
             if progress.pid and state.roster.plays(node_id, progress.rank, beat.generation, progress.pid):
                 rank = state.roster.ranks[progress.rank]
                 rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
+                rank.stopped_s = (now_s if rank.stopped_s is None else rank.stopped_s) if progress.stopped else None
                 state.heard_commit(progress.commit_step)
                 advance.begun(state, now_s=now_s)
                 step_reached(state, progress.step, now_s)

@@ -34,6 +34,7 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
         found.append((began_s + _STORE_TIMEOUT_S, "store"))
     if attempt.killing:
         found.append((attempt.kill_deadline_s, "kill"))
+    found += [(_stopped_deadline_s(state, rank), "stopped") for rank in _stopped(state)]
     match attempt.stage:
         case Stage.QUIESCE:
             late = attempt.behind[Stage.QUIESCE] - attempt.killing
@@ -50,6 +51,21 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
         case _:
             assert_never(attempt.stage)
     return found
+
+
+def _stopped(state: JobState) -> list[int]:
+    """Returns the ranks that the present stage waits for, and whose processes are stopped: none of them will get there."""
+    attempt = state.attempt
+    assert attempt is not None
+    behind = attempt.behind.get(attempt.stage, set()) - attempt.killing
+    return [rank for rank in sorted(behind) if state.roster.ranks[rank].stopped_s is not None]
+
+
+def _stopped_deadline_s(state: JobState, number: int) -> float:
+    """As long as a node may be silent."""
+    stopped_s = state.roster.ranks[number].stopped_s
+    assert stopped_s is not None
+    return stopped_s + state.config.heartbeat_timeout_s
 
 
 def _quiesce_deadline_s(state: JobState, number: int) -> float:
@@ -90,6 +106,13 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             advance.plan_if_ready(state, attempt, now_s=now_s)
         case "quiesce":
             kill_late_ranks(state, now_s)
+        case "stopped":
+            stopped = {rank for rank in _stopped(state) if _stopped_deadline_s(state, rank) <= now_s}
+            if attempt.stage is Stage.QUIESCE:
+                advance.kill(state, stopped, "their processes are stopped", now_s=now_s)
+            else:  # they are killed as soon as the next generation waits for them
+                ranks = ", ".join(map(str, sorted(stopped)))
+                late(state, f"the process of rank {ranks} is stopped", state.roster.ranks[min(stopped)].node_id, now_s)
         case "kill":
             killed_in_vain(state, min(attempt.killing), advance.KILL_TIMEOUT_S, now_s)
         case _:

@@ -46,6 +46,7 @@ class Rank:
 
     `since`: the generation in which this process was given the rank: what an older process says is not about this one.
     `present`: the process exists as far as is known. `joining`: it has not been prepared once. `done`: it exited with 0.
+    `stopped_s`: since when it is known to be stopped (SIGSTOP), None while it is not.
     """
 
     rank: int
@@ -59,6 +60,7 @@ class Rank:
     done: bool = False
     step: int = NO_STEP
     commit_step: int = NO_STEP
+    stopped_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +161,7 @@ class Roster:
     def gone(self, rank: Rank) -> None:
         """The rank has no process."""
         rank.pid, rank.present, rank.joining, rank.finished, rank.done = 0, False, False, False, False
+        rank.stopped_s = None
 
     def give_process(self, rank: Rank, *, generation: int, now_s: float, joining: bool) -> None:
         """A new process is ordered for the rank."""

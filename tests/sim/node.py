@@ -139,6 +139,7 @@ class SimNode:
                 commit_step=self.processes[process.number].known_commit,
                 steps_done=self.processes[process.number].steps_done,
                 exposed_stall_s=0.0,
+                stopped=self.processes[process.number].frozen,
             )
             for rank, process in self.core.playing().items()
             if process.number in self.processes

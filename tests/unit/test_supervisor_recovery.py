@@ -457,3 +457,70 @@ def test_a_node_whose_ranks_are_done_leaves_its_seat() -> None:
     scene.hello(1)
     scene.lose(0)
     assert scene.state.roster.seats == ["node1", "node2"]
+
+
+def stopped(scene: Scene, rank: int, *, is_stopped: bool = True) -> None:
+    """The rank's agent says so with its beat."""
+    known = scene.state.roster.ranks[rank]
+    progress = messages.RankProgress(
+        rank=rank, pid=known.pid or 1000 + rank, step=5, commit_step=4, steps_done=5, exposed_stall_s=0.0, stopped=is_stopped
+    )
+    scene.say(scene.home(rank), messages.Beat(generation=scene.state.generation, ranks=(progress,)))
+
+
+def test_a_recovery_does_not_wait_for_a_survivor_that_is_stopped() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    stopped(scene, 2)
+    scene.wait(2.9)
+    scene.forget()
+    stopped(scene, 2, is_stopped=False)  # somebody looked at it with a debugger, say
+    scene.wait(1.0)
+    stopped(scene, 2)
+    scene.wait(2.9)
+    assert not scene.took(messages.KillRanks)
+    scene.wait(0.2)
+    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2,))]
+    scene.killed(2)
+    assert [order.placements[0].rank for _, order in scene.took(messages.Assign)] == [2]
+    assert scene.state.generation == 2
+    scene.wait(4.0)
+    assert scene.state.generation == 2
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_nor_does_it_in_a_later_stage(done: int) -> None:
+    """The next generation begins, in which it is killed at once."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    for rank in range(4):
+        said: list[messages.AgentMessage] = [
+            messages.RankReformed(generation=2, rank=rank),
+            messages.RankRestored(generation=2, rank=rank, step=5, bytes_restored=0),
+        ]
+        scene.say(scene.home(rank), *said[: done if rank == 2 else 2])
+    stopped(scene, 2)
+    scene.wait(2.9)
+    assert scene.state.generation == 2
+    scene.forget()
+    scene.wait(0.2)
+    assert scene.state.generation == 3
+    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2,))]
+    scene.killed(2)
+    scene.recover(step=5, survivors=[0, 1, 3], joiners=[2])
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert "the process of rank 2 is stopped" in record.cause
+
+
+def test_while_the_job_runs_a_stopped_rank_has_the_time_that_a_hang_has() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    stopped(scene, 2)
+    scene.wait(25.0)
+    assert scene.state.generation == 1
