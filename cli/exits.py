@@ -1,5 +1,6 @@
 """How every command of ours ends: an exit code, and one line on stderr when something is wrong."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from deadpool.proto.errors import ConfigError, DeadpoolError
 
 def guarded(command: Callable[[], Any]) -> int:
     """Returns what the command returns as its exit code; an error of ours or of usage is one line on stderr."""
+    _open_missing_streams()
     try:
         return int(command() or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -24,6 +26,16 @@ def guarded(command: Callable[[], Any]) -> int:
         return 2 if isinstance(error, ConfigError) else 1
     except click.Abort:
         return 130
+
+
+def _open_missing_streams() -> None:
+    """Where a standard stream is closed, the next file to be opened would get its number, and be written to as the console."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.set_inheritable(fd, True)
 
 
 def say(line: str) -> None:

@@ -41,7 +41,7 @@ class WarmNodes:
         """Asks for the node's agent; `started` says when it is there."""
         order = Fork(request=len(self._asked), kind=ForkKind.PROGRAM, environment=dict(os.environ), arguments=tuple(command))
         self._asked.append(node_id)
-        fds = (sys.stdout.fileno(), sys.stderr.fileno())
+        fds = (1, 2)  # stdout, stderr
         with contextlib.suppress(ConnectionError):  # heard of in started()
             warm_wire.send(self._control, order, fds if network_fd is None else (*fds, network_fd))
 
