@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from deadpool.proto.vault_layout import SLOT_NAMES, snapshot_slots
+
 _MIB, _GIB = 1 << 20, 1 << 30
 _CONTAINER_SHM_BYTES = 64 * _MIB  # what containers have unless they are told otherwise
 _SOCKETS_PER_RANK = 8  # to each other rank: a few groups, two connections each, and those of generations that end
@@ -47,13 +49,14 @@ class Plan:
     state_bytes: int = 0
     unique_bytes: int = 0
     checkpoints: bool = False
+    verify_every: int = 0
     port: int = 0
 
     @property
     def shm_bytes(self) -> int:
-        """What the vault of one node takes: two snapshots of each rank, three with checkpoints, two slots for each replica."""
-        snapshots = (3 if self.checkpoints else 2) * self.state_bytes
-        return self.nproc_per_node * (snapshots + 2 * self.replicas * self.unique_bytes)
+        """What the vault of one node takes: the slots for the snapshots of each rank, and two for each replica."""
+        snapshots = snapshot_slots(checkpoints=self.checkpoints, going_back=self.verify_every > 1)
+        return self.nproc_per_node * (snapshots * self.state_bytes + len(SLOT_NAMES) * self.replicas * self.unique_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

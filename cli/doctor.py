@@ -53,6 +53,7 @@ def preflight(config: JobConfig, *, port: int | None, interface: str | None, say
         nproc_per_node=config.nproc_per_node,
         replicas=config.replicas,
         checkpoints=bool(config.checkpoint_dir),
+        verify_every=config.verify_every,
         port=port or 0,
     )
     findings = examine(plan, python=config.python, interface=interface)

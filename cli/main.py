@@ -184,6 +184,7 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
 @click.option("--state-size", type=size, default="0", metavar="SIZE", help="One rank's parameters and optimizer, as 12G.")
 @click.option("--unique-size", type=size, metavar="SIZE", help="What of it no other rank holds.  [default: all]")
 @click.option("--checkpoints", is_flag=True, help="It writes persistent checkpoints.")
+@click.option("--verify-every", type=click.IntRange(min=0), metavar="K", default=0, help="As it is launched with.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="The supervisor's.")
 @click.option("--python", metavar="PYTHON", default=sys.executable, help="The ranks' interpreter.  [default: this one]")
 def doctor(
@@ -203,6 +204,7 @@ def doctor(
         state_bytes=plan["state_size"],
         unique_bytes=unique,
         checkpoints=plan["checkpoints"],
+        verify_every=plan["verify_every"],
         port=plan["port"] or 0,
     )
     running = None

@@ -33,6 +33,8 @@ def test_a_good_machine_is_all_ok() -> None:
         (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB), 2 * (16 + 2), Level.OK),
         (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True), 2 * (24 + 2), Level.OK),
         (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=2 * GIB, replicas=3), 2 * (16 + 12), Level.WARN),
+        (Plan(state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True, verify_every=10), 32 + 2, Level.OK),
+        (Plan(state_bytes=8 * GIB, unique_bytes=GIB, verify_every=1), 16 + 2, Level.OK),
         (Plan(), 0, Level.OK),
     ],
 )
