@@ -65,6 +65,8 @@ def describe(event: dict[str, Any]) -> str:
             return f"no checkpoint of step {of('step')}: {of('error')}"
         case "host_trouble":
             return f"{of('node')}: {of('text')}"
+        case "resized":
+            return f"the job has {of('nnodes')} node{'' if of('nnodes') == 1 else 's'} from now on"
         case "restarted":
             place = f"spare {event['spare']} took {_ranks(event)}, " if event.get("spare") else ""
             begin = f"from step {event['resume_step']}" if event.get("resume_step", NO_STEP) > 0 else "anew"

@@ -24,6 +24,7 @@ RECOVERED = {
         ({"event": "recovered"}, "recovered in ? s: rank none back in place, resumed at step ?, ? steps again"),
         (RECOVERED | {"event": "restarted"}, "restarted in 0.83 s: spare node2 took ranks 2, 3, all ranks begin from step 15"),
         ({"event": "restarted", "resume_step": -1, "total_s": 0.5}, "restarted in 0.50 s: all ranks begin anew"),
+        ({"event": "resized", "nnodes": 1}, "the job has 1 node from now on"),
         ({"event": "failure", "cause": "node node1 lost", "failure_class": "permanent"}, "node node1 lost: permanent"),
         ({"event": "injection", "kind": "kill-node", "target": 1}, "injected: kill-node 1"),
         (
