@@ -27,11 +27,12 @@ _PIPE_BUF = 4096
 
 
 class Writer:
-    """Carries out writes in a thread of its own, in order."""
+    """Carries out writes in a thread of its own, in order. `problem`: why the last one failed, "" when it did not."""
 
     def __init__(self, name: str) -> None:
         self._queue: queue.Queue[tuple[Callable[[bytes], None], bytes] | None] = queue.Queue(_QUEUED_MAX)
         self._dropped = 0
+        self.problem = ""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -54,21 +55,25 @@ class Writer:
     def _run(self) -> None:
         while (piece := self._queue.get()) is not None:
             sink, data = piece
-            with contextlib.suppress(OSError):  # the disk is full, or the console is gone: the job goes on without
+            try:
                 sink(data)
+                self.problem = ""
+            except OSError as error:  # the disk is full, or the console is gone: the job goes on without
+                self.problem = str(error)
 
 
 class LogFile:
     """A file that becomes FILE.1 when it has `bytes_max`. The loop's thread opens and renames, the writer's writes and closes.
 
     One that cannot be opened now (a full disk, no descriptors left) is tried again at each write, which raises OSError till then.
+    What could not be written is lost, and the file says so.
     """
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         self.path = path
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._fd, self._bytes = -1, 0
+        self._fd, self._bytes, self._lost = -1, 0, 0
         with contextlib.suppress(OSError):
             self._open()
 
@@ -87,14 +92,21 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         with self._lock:
-            if self._fd >= 0 and self._bytes and self._bytes + len(data) > self._bytes_max:
-                fd, self._fd = self._fd, -1
-                os.close(fd)
-                self.path.replace(older(self.path))
-            if self._fd < 0:
-                self._open()
-            self._bytes += len(data)
-            _write_all(self._fd, data)
+            if self._lost:
+                data = f"[deadpool: {self._lost} pieces of output lost]\n".encode() + data
+            self._lost += 1
+            self._write(data)
+            self._lost = 0
+
+    def _write(self, data: bytes) -> None:
+        if self._fd >= 0 and self._bytes and self._bytes + len(data) > self._bytes_max:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+            self.path.replace(older(self.path))
+        if self._fd < 0:
+            self._open()
+        self._bytes += len(data)
+        _write_all(self._fd, data)
 
     def close(self, _: bytes = b"") -> None:
         if self._fd >= 0:
@@ -121,6 +133,11 @@ class Logs:
         self.files = Writer("log-files")
         self.console = Writer("log-console")
         self._filtered: dict[str, LogFile] = {}
+
+    @property
+    def problem(self) -> str:
+        """Returns why files cannot be written now, "" when they can."""
+        return self.files.problem
 
     def open(self, view: View) -> "RankLog":
         return RankLog(self, view)

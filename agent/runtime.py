@@ -486,7 +486,8 @@ class Node:
         asyncio.get_running_loop().call_later(self._machinery.config.beat_interval_s, self._beat_and_repeat)
         self._machinery.sweep(strict=False)
         self._link.send(self._machinery.beat(self._core, self._gpus.readings))
-        for trouble in self._host.look(self._machinery.logs.folder):
+        logs = self._machinery.logs
+        for trouble in self._host.look(logs.folder, logs.problem):
             self._link.send(trouble)
 
     def _watch(self) -> None:

@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Shares are 0..1. `files_share`: of this agent's own limit; its ranks have theirs."""
+    """Shares are 0..1. `files_share`: of this agent's own limit; its ranks have theirs. `log_problem`: why no log is written."""
 
     memory_share: float = 0.0
     memory_free_bytes: int = 0
@@ -24,9 +24,16 @@ class Usage:
     shm_free_bytes: int = 0
     files_share: float = 0.0
     log_free_bytes: int = 1 << 62
+    log_problem: str = ""
 
 
-def read_usage(log_dir: Path) -> Usage:
+def read_usage(log_dir: Path, log_problem: str = "") -> Usage:
+    """OSError: there is no descriptor to look with."""
+    log_free_bytes = 0
+    try:
+        log_free_bytes = free_bytes(log_dir)
+    except OSError as error:  # somebody has removed the folder, or unmounted it
+        log_problem = str(error)
     memory, shm = psutil.virtual_memory(), os.statvfs(VAULT_ROOT)
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Usage(
@@ -35,7 +42,8 @@ def read_usage(log_dir: Path) -> Usage:
         shm_share=1 - shm.f_bavail / max(1, shm.f_blocks),
         shm_free_bytes=shm.f_bavail * shm.f_frsize,
         files_share=len(os.listdir("/proc/self/fd")) / limit if limit > 0 else 0.0,
-        log_free_bytes=free_bytes(log_dir),
+        log_free_bytes=log_free_bytes,
+        log_problem=log_problem,
     )
 
 
@@ -46,10 +54,10 @@ class Watch:
         self._present: set[str] = set()
         self._last = Usage()
 
-    def look(self, log_dir: Path) -> list[HostTrouble]:
+    def look(self, log_dir: Path, log_problem: str = "") -> list[HostTrouble]:
         """Returns what has begun or is over since the last look. Without a descriptor to look with, that is what has begun."""
         try:
-            self._last = read_usage(log_dir)
+            self._last = read_usage(log_dir, log_problem)
         except OSError as error:
             if not out_of_files(error):
                 raise
@@ -64,7 +72,8 @@ class Watch:
             *self._change("shm", usage.shm_share, 0.95, 0.92, f"{VAULT_ROOT} is nearly full: {_mib(usage.shm_free_bytes)} left"),
             *self._change("files", usage.files_share, 0.9, 0.8, f"{usage.files_share:.0%} of the allowed open files are in use"),
             *self._change(
-                "log-disk", -usage.log_free_bytes, -64 * _MIB, -128 * _MIB,
+                "log-disk", 0 if usage.log_problem else -usage.log_free_bytes, -64 * _MIB, -128 * _MIB,
+                f"logs cannot be written: {usage.log_problem}" if usage.log_problem else
                 f"the disk of the logs is nearly full: {_mib(usage.log_free_bytes)} left",
             ),
         ]  # fmt: skip

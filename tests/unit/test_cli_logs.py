@@ -1,11 +1,14 @@
 """deadpool logs: a rank's files in order, and nothing twice or left out when they are turned over or renamed meanwhile."""
 
+import os
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deadpool.agent.logs import LogFile
+from deadpool.agent.logs import LogFile, Writer
 from deadpool.cli import main
 from deadpool.cli.logs import RankOutput, last_lines
 
@@ -63,13 +66,14 @@ def test_a_rank_that_has_no_log(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_tried_again_and_no_other_file_is_written_meanwhile(tmp_path: Path) -> None:
     folder = tmp_path / "node0"
     folder.write_text("in the way")
-    file = LogFile(folder / "standin.log", bytes_max=10)
+    lost = b"[deadpool: 1 pieces of output lost]\n"
+    file = LogFile(folder / "standin.log", bytes_max=len(lost) + 10)
     with pytest.raises(OSError, match="exists"):
         file.write(b"lost")
     file.rename(folder / "rank-3.log")
     folder.unlink()
     file.write(b"123456789")
-    assert (folder / "rank-3.log").read_bytes() == b"123456789"
+    assert (folder / "rank-3.log").read_bytes() == lost + b"123456789"
     shutil.rmtree(folder)
     with pytest.raises(FileNotFoundError):
         file.write(b"turned over")
@@ -77,5 +81,34 @@ def test_a_file_that_cannot_be_opened_is_tried_again_and_no_other_file_is_writte
         file.write(b"again")
         another.flush()
     file.close()
-    assert (folder / "rank-3.log").read_bytes() == b"again"
+    assert (folder / "rank-3.log").read_bytes() == lost + b"again"
     assert (tmp_path / "another").read_bytes() == b""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if os.getuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs root, to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_what_finds_the_disk_full_is_lost_and_that_is_said_once_there_is_room(small_disk: Path) -> None:
+    """The job goes on: its output is read, and thrown away."""
+    (small_disk / "ballast").write_bytes(bytes(60 << 10))
+    writer, file = Writer("test"), LogFile(small_disk / "rank-0.log", bytes_max=1 << 20)
+    for _ in range(3):
+        writer.write(file.write, b"x" * (32 << 10))
+    writer.close(20.0)
+    assert "No space left" in writer.problem
+    (small_disk / "ballast").unlink()
+    writer = Writer("test")
+    writer.write(file.write, b"and on it goes\n")
+    writer.write(file.close, b"")
+    writer.close(20.0)
+    assert writer.problem == ""
+    assert file.path.read_bytes().endswith(b"[deadpool: 3 pieces of output lost]\nand on it goes\n")

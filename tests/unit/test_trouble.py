@@ -29,6 +29,15 @@ def test_shared_memory_and_files() -> None:
     assert [each.kind for each in watch.changes(replace(FINE, shm_share=0.97, files_share=0.95))] == ["shm", "files"]
 
 
+def test_logs_that_cannot_be_written_whatever_the_disk_says(tmp_path: Path) -> None:
+    watch = Watch()
+    (said,) = [each for each in watch.look(tmp_path, "[Errno 122] Disk quota exceeded") if each.kind == "log-disk"]
+    assert said.text == "logs cannot be written: [Errno 122] Disk quota exceeded"
+    assert [each.text for each in watch.look(tmp_path) if each.kind == "log-disk"] == [""]
+    (said,) = [each for each in watch.look(tmp_path / "removed") if each.kind == "log-disk"]
+    assert "No such file" in said.text
+
+
 def test_readings_of_this_machine(tmp_path: Path) -> None:
     usage = read_usage(tmp_path)
     assert 0 <= usage.shm_share <= 1
