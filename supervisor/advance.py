@@ -186,7 +186,7 @@ def vault_reported(state: JobState, report: VaultReport, node_id: str, *, now_s:
     attempt.reports[node_id] = report.slots
     attempt.owing.discard(node_id)
     if attempt.stage is Stage.QUIESCE and _nothing_can_be_committed(state, attempt):
-        begin_afresh(state, "nothing was committed yet", now_s=now_s)
+        begin_afresh(state, "no commit is known", now_s=now_s)
         return
     plan_if_ready(state, attempt, now_s=now_s)
 
@@ -379,7 +379,7 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
     story.commit_step = max(story.commit_step, state.commit_step)
     if plan is None:
         if state.commit_step == NO_STEP:
-            begin_afresh(state, f"nothing was committed yet: {why}", now_s=now_s)
+            begin_afresh(state, f"no commit is known: {why}", now_s=now_s)
         elif state.checkpoint_step != NO_STEP:
             _back_to_checkpoint(state, why, now_s=now_s)
         else:
