@@ -56,8 +56,8 @@ class RecoveryRecord:
     """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON).
 
     It ends with every rank's first new step; where all ranks were started afresh, as scripts without hooks always are, when their
-    processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that were told of,
-    as each beat does: those of the last second before every copy of them was lost are not known, and not counted.
+    processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that were told
+    of, as each beat does: those of the last second before every copy of them was lost are not known, and not counted.
     """
 
     generation: int
