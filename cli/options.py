@@ -119,6 +119,6 @@ SETTINGS = (
     Setting(field="checkpoint_timeout_s", name="checkpoint-timeout", **_SECONDS,
             help="For the last checkpoint, when the job ends."),
     Setting(field="job_id", name="job-id", metavar="JOB", help="The job's name.  [default: the script's, with a random part]"),
-    Setting(field="stop_grace_s", name="shutdown-timeout", **_SECONDS, torchrun=True, variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-            help="From SIGTERM to SIGKILL when ranks are stopped."),
+    Setting(field="stop_grace_s", name="shutdown-timeout", type=click.FloatRange(min=0), metavar="SECONDS", torchrun=True,
+            variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT", help="From SIGTERM to SIGKILL when ranks are stopped."),
 )  # fmt: skip

@@ -23,6 +23,9 @@ begin, within = ("TORCH", "GROUP_", "ROLE_", "MASTER_", "OMP_", "CUDA_"), ("RANK
 names = [name for name in os.environ if name.startswith(begin) or any(word in name for word in within)]
 seen = {"environment": {name: os.environ[name] for name in names}, "argv": sys.argv}
 Path(sys.argv[1], rank).write_text(json.dumps(seen))
+if rank == "0":
+    print("half a line: \\u00e9", end="")
+    os._exit(0)
 """
 
 FAILS = """
