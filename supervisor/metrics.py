@@ -30,7 +30,8 @@ def families(status: JobStatus) -> Iterator[Metric]:
     yield gauge("commit_step", "Newest committed step; -1 before the first", status.commit_step)
     yield gauge("checkpoint_step", "Step of the newest whole persistent checkpoint; -1 without one", status.checkpoint_step)
     yield gauge("steps_per_second", "Step rate", status.steps_per_s)
-    yield gauge("protected", "1 while a failure would lose no committed step, 0 while protection is off", not status.unprotected)
+    protected = status.hooked and not status.unprotected
+    yield gauge("protected", "1 while a failure loses no committed step; 0 while protection is off, or without hooks", protected)
     stall = CounterMetricFamily("deadpool_exposed_stall_seconds", "Time that steps have waited for protection", labels=["job"])
     stall.add_metric([status.job_id], status.exposed_stall_s)
     yield stall

@@ -1,5 +1,8 @@
 """The metrics say what status says."""
 
+from dataclasses import replace
+
+import pytest
 from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
@@ -68,6 +71,12 @@ def test_what_status_says_is_there() -> None:
     assert 'deadpool_commit_step{job="j"} 40.0' in lines
     assert 'deadpool_protected{job="j"} 0.0' in lines
     assert 'deadpool_exposed_stall_seconds_total{job="j"} 0.25' in lines
+
+
+@pytest.mark.parametrize(("hooked", "unprotected", "value"), [(True, "", 1.0), (True, "no room", 0.0), (False, "", 0.0)])
+def test_only_a_hooked_job_is_protected(hooked: bool, unprotected: str, value: float) -> None:
+    lines = text(replace(STATUS, hooked=hooked, unprotected=unprotected))
+    assert f'deadpool_protected{{job="j"}} {value}' in lines
 
 
 def test_nodes_and_recoveries_are_counted() -> None:
