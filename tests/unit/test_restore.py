@@ -12,7 +12,7 @@ from deadpool.agent.replication.tcp import ReplicaServer
 from deadpool.proto.messages import NO_STEP, Endpoint, Misfit, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.slots import StateId
-from deadpool.proto.vault_layout import SLOT_NAMES, checksum, reserve, slot_path
+from deadpool.proto.vault_layout import SLOT_NAMES, SlotFile, checksum, reserve, slot_path
 from deadpool.proto.vault_wire import Put
 from deadpool.trainer_hooks.engine import CpuEngine
 from deadpool.trainer_hooks.protect import layout_of
@@ -138,3 +138,6 @@ def test_a_peer_that_is_out_of_reach_or_bad_is_no_contradiction(ranks: list[Rank
         from_elsewhere(new.state, source, STATE.step, TOKEN)
     ((bad,), misfits) = raised.value.copies, raised.value.misfits
     assert (bad.node_id, bad.kind, bad.rank, misfits) == ("node0", SlotKind.SNAPSHOT, 0, ())
+    slot = SlotFile(path)
+    assert slot.header() is None  # no report names it any more
+    slot.close()
