@@ -10,6 +10,20 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 _ROOTS = ("torch", "numpy", "deadpool")
+_READ_AT_LOADING = (
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "BLIS_",
+    "TORCH",
+    "PYTORCH_",
+    "DNNL_",
+    "ONEDNN_",
+    "LD_",
+    "MALLOC_",
+)
 _HOOKS = "deadpool.trainer_hooks.run"  # what `deadpool.join` loads when it is first touched
 
 
@@ -32,14 +46,46 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def imported_names(source: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order."""
+    """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order.
+
+    Only those before it changes a variable that their libraries read as they are loaded: the rest, each rank imports itself.
+    """
     found: list[tuple[str, tuple[str, ...]]] = []
     for statement in ast.parse(source).body:
+        if any(_read_at_loading(name) for name in _changed_variables(statement)):
+            break
         if isinstance(statement, ast.Import):
             found += [(alias.name, ()) for alias in statement.names if alias.name.startswith(_ROOTS)]
         elif isinstance(statement, ast.ImportFrom) and statement.level == 0 and (statement.module or "").startswith(_ROOTS):
             found.append((statement.module or "", tuple(alias.name for alias in statement.names)))
     return found
+
+
+def _read_at_loading(name: str) -> bool:
+    return name.startswith(_READ_AT_LOADING) or not name
+
+
+def _changed_variables(statement: ast.stmt) -> Iterator[str]:
+    """Yields the environment variables that the statement sets or deletes, "" for one whose name only its run will show."""
+    for node in ast.walk(statement):
+        match node:
+            case ast.Subscript(
+                value=ast.Attribute(attr="environ") | ast.Name(id="environ"), slice=key, ctx=ast.Store() | ast.Del()
+            ):
+                yield _text(key)
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="environ") | ast.Name(id="environ"), attr="update")):
+                yield ""
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Attribute(attr="environ") | ast.Name(id="environ" | "os"), attr="setdefault" | "pop" | "putenv"
+                ),
+                args=[key, *_],
+            ):
+                yield _text(key)
+
+
+def _text(key: ast.expr) -> str:
+    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
 
 
 def import_ahead(script: Path) -> list[str]:

@@ -79,6 +79,23 @@ import deadpool
     ]
 
 
+@pytest.mark.parametrize(
+    ("statement", "ahead"),
+    [
+        ('os.environ["OMP_NUM_THREADS"] = "4"', ["numpy"]),
+        ('os.environ.setdefault("TORCH_LOGS", "all")', ["numpy"]),
+        ('if True:\n    del os.environ["MKL_NUM_THREADS"]', ["numpy"]),
+        ("for name, value in settings:\n    environ[name] = value", ["numpy"]),
+        ("os.environ.update(settings)", ["numpy"]),
+        ('os.environ["TOKENIZERS_PARALLELISM"] = "false"', ["numpy", "torch"]),
+        ('rank = int(os.environ["RANK"]) if "RANK" in os.environ else settings.pop("OMP_x")', ["numpy", "torch"]),
+    ],
+)
+def test_what_libraries_read_as_they_are_loaded_is_set_first(statement: str, ahead: list[str]) -> None:
+    names = imported_names(f"import os\nimport numpy\n{statement}\nimport torch\n")
+    assert [module for module, _ in names] == ahead
+
+
 def test_what_cannot_be_imported_ahead_is_left_to_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch_that_is_nowhere\nfrom deadpool.proto import errors, nothing_there\n")
