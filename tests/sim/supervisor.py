@@ -305,6 +305,8 @@ class SimSupervisor:
         match note.event:
             case "recovered":
                 self.truth.recovered(note.generation, self.until)
+            case "restarted":
+                self.truth.restarted(note.generation)
             case "rank_raised":
                 self._raised.add(fields["rank"])
             case "generation":

@@ -187,10 +187,15 @@ class Truth:
     def recovered(self, generation: int, until: int) -> None:
         """The supervisor says that every rank has made a step in this generation, or had none left to make."""
         groups = self.groups(generation)
-        for rank in range(self.world_size(generation)) if groups.planned else ():
+        self.check(groups.planned, f"generation {generation} is called recovered, and has started afresh")
+        for rank in range(self.world_size(generation)):
             resumed = groups.resumed.get(rank)
             moved = resumed is not None and (groups.steps[rank] > self.steps[resumed] or groups.steps[rank] >= until)
             self.check(moved, f"generation {generation} is called recovered, rank {rank} has not made a step")
+
+    def restarted(self, generation: int) -> None:
+        """The supervisor says that all ranks have begun anew in this generation."""
+        self.check(not self.groups(generation).planned, f"generation {generation} is called restarted, and goes on from a state")
 
     def exited(self, rank: int, node_id: str, pid: int) -> None:
         """The supervisor takes the end of this process for the end of the one that plays the rank. Pid 0: it was never forked."""
