@@ -170,6 +170,8 @@ def begun(state: JobState, *, now_s: float) -> None:
 
 def prepared(state: JobState, message: RankPrepared, node_id: str, *, now_s: float) -> None:
     attempt, rank = state.attempt, state.roster.ranks[message.rank]
+    if rank.joining:
+        state.built(rank, now_s)
     rank.joining = False
     if attempt is None or attempt.stage not in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
         return

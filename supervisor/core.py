@@ -243,7 +243,11 @@ class Job:
             if progress.pid and state.roster.plays(node_id, progress.rank, beat.generation, progress.pid):
                 rank = state.roster.ranks[progress.rank]
                 rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
+                if progress.stopped and rank.stopped_s is None:
+                    state.note("rank_stopped", rank=rank.rank, node=node_id)
                 rank.stopped_s = (now_s if rank.stopped_s is None else rank.stopped_s) if progress.stopped else None
+                if progress.steps_done > 0 and not rank.joining:
+                    state.built(rank, now_s)
                 state.heard_commit(progress.commit_step)
                 advance.begun(state, now_s=now_s)
                 step_reached(state, progress.step, now_s)
@@ -252,7 +256,8 @@ class Job:
         state = self.state
         if not state.roster.plays(node_id, joined.rank, joined.generation, joined.pid) or state.phase is Phase.END:
             return
-        state.roster.ranks[joined.rank].pid = joined.pid
+        rank = state.roster.ranks[joined.rank]
+        rank.pid, rank.joined_s = joined.pid, now_s
         first = not state.hooked
         if first:
             state.hooked = True

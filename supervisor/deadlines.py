@@ -1,10 +1,13 @@
 """What the job waits for, until when, and what follows when it has not come. Over JobState."""
 
+import math
 from typing import assert_never
 
 from deadpool.supervisor import advance
 from deadpool.supervisor.diagnose import hiccup_expired, inquiry_expired, killed_in_vain, late
+from deadpool.supervisor.hang import FLOOR_S, TIMES
 from deadpool.supervisor.inquiry import open_inquiry
+from deadpool.supervisor.membership import Rank
 from deadpool.supervisor.recovery import Stage
 from deadpool.supervisor.state import JobState, Phase
 
@@ -72,8 +75,16 @@ def _quiesce_deadline_s(state: JobState, number: int) -> float:
     rank, attempt, config = state.roster.ranks[number], state.attempt, state.config
     assert attempt is not None
     if rank.joining:
-        return rank.assigned_at_s + config.join_timeout_s
+        return min(rank.assigned_at_s + config.join_timeout_s, _build_deadline_s(state, rank))
     return attempt.began_s + config.quiesce_timeout_s
+
+
+def _build_deadline_s(state: JobState, rank: Rank) -> float:
+    """A joiner that takes so much longer to construct and rehearse than any process of this job before hangs."""
+    if rank.joined_s is None or not state.longest_build_s:
+        return math.inf
+    floor_s = state.config.hang_timeout_s or FLOOR_S
+    return rank.joined_s + max(floor_s, TIMES * state.longest_build_s)
 
 
 def expired(state: JobState, name: str, now_s: float) -> None:
@@ -126,4 +137,8 @@ def kill_late_ranks(state: JobState, now_s: float) -> None:
     assert attempt is not None
     late = attempt.behind[Stage.QUIESCE] - attempt.killing
     overdue = {rank for rank in late if _quiesce_deadline_s(state, rank) <= now_s}
+    for number in overdue:
+        joined_s = state.roster.ranks[number].joined_s
+        if joined_s is not None:  # if it was only slow: the next one has twice as long
+            state.longest_build_s = max(state.longest_build_s, 2 * (now_s - joined_s) / TIMES)
     advance.kill(state, overdue, "they have not left their step in time", now_s=now_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from deadpool.proto.messages import Beat, GroupCall, RankCalls
 
 FLOOR_S = 30.0  # of the learned timeout
-_TIMES = 5.0  # the longest pause between two steps that was seen in this job, so many times over
+TIMES = 5.0  # the longest that was seen in this job, so many times over
 _P2P = ("send", "recv")
 
 
@@ -51,7 +51,7 @@ class StepWatch:
         """Returns how long no step may advance; None while there is no limit."""
         if self.timeout_s is not None:
             return self.timeout_s
-        return max(FLOOR_S, _TIMES * self.longest_s) if self._stepped else None
+        return max(FLOOR_S, TIMES * self.longest_s) if self._stepped else None
 
     def check(self, *, generation: int | None, now_s: float) -> float | None:
         """Returns for how long no step has advanced once that is too long; again after another timeout.

@@ -46,6 +46,7 @@ class Rank:
 
     `since`: the generation in which this process was given the rank: what an older process says is not about this one.
     `present`: the process exists as far as is known. `joining`: it has not been prepared once. `done`: it exited with 0.
+    `joined_s`: when it had come as far as `join()`; None once it has made, or rehearsed, its first steps.
     `stopped_s`: since when it is known to be stopped (SIGSTOP), None while it is not.
     """
 
@@ -56,6 +57,7 @@ class Rank:
     present: bool = False
     joining: bool = False
     assigned_at_s: float = 0.0
+    joined_s: float | None = None
     finished: bool = False
     done: bool = False
     step: int = NO_STEP
@@ -161,7 +163,7 @@ class Roster:
     def gone(self, rank: Rank) -> None:
         """The rank has no process."""
         rank.pid, rank.present, rank.joining, rank.finished, rank.done = 0, False, False, False, False
-        rank.stopped_s = None
+        rank.joined_s = rank.stopped_s = None
 
     def give_process(self, rank: Rank, *, generation: int, now_s: float, joining: bool) -> None:
         """A new process is ordered for the rank."""

@@ -11,7 +11,7 @@ from deadpool.proto.status_messages import RecoveryRecord
 from deadpool.supervisor.classify import ErrorMark, Past
 from deadpool.supervisor.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.hang import Inquiry
-from deadpool.supervisor.membership import Roster
+from deadpool.supervisor.membership import Rank, Roster
 from deadpool.supervisor.plan import Sent
 from deadpool.supervisor.recovery import Attempt, Story
 
@@ -106,6 +106,7 @@ class JobState:
     inquiry: Inquiry | None = None  # the steps do not advance
     assembled_s: float | None = None  # when nnodes agents had said Hello
     finished_step: int = NO_STEP
+    longest_build_s: float = 0.0  # that a process has taken from join() to its first steps, made or rehearsed
     unprotected: dict[int, Unprotected] = field(default_factory=dict)  # by rank
     differed: tuple[int, int] = (0, NO_STEP)  # generation and step of the last difference told; several ranks may tell it
     doubted: Unprotected | None = None  # the last one that could not be repaired
@@ -145,6 +146,13 @@ class JobState:
 
     def heard_commit(self, step: int) -> None:
         self.commit_step = max(self.commit_step, step)
+
+    def built(self, rank: Rank, now_s: float) -> None:
+        """The rank's process has constructed all it needs, and has made a step."""
+        if rank.joined_s is not None and now_s - rank.joined_s > self.longest_build_s:
+            self.longest_build_s = now_s - rank.joined_s
+            self.note("slowest_build", rank=rank.rank, seconds=round(self.longest_build_s, 1))
+        rank.joined_s = None
 
     def end(self, exit_code: int, reason: str, *, now_s: float, details: str = "") -> None:
         """Decides the job's end: every agent stops. `reason` is the root cause unless the job is done."""

@@ -30,6 +30,7 @@ class Faults:
             self._hiccup,
             self._raise,
             self._freeze,
+            self._hang,
             self._suspend,
             self._corrupt,
             self._kill_supervisor,
@@ -77,6 +78,13 @@ class Faults:
             process.frozen = True
             if self.world.chance(0.5):  # else it is found by the steps that do not advance
                 self.world.at(1.0, self._peers_time_out, process)
+
+    def _hang(self) -> None:
+        """Before any process has made a step nobody can know how long that may take."""
+        process = self._any_process()
+        if process is not None and self.supervisor.job.state.longest_build_s:
+            self._log(f"pid {process.pid} on {process.node.node_id} hangs")
+            process.hung = True
 
     def _peers_time_out(self, frozen: SimRank) -> None:
         """Sooner or later a collective that waits for the frozen rank fails."""

@@ -38,6 +38,7 @@ class SimRank:
         self.pid = pid
         self.alive = True
         self.frozen = False
+        self.hung = False  # its main thread does nothing any more
         self.raised = False  # an exception is on its way out of its step
         self.member: Member | None = None
         self.content = 0
@@ -122,7 +123,7 @@ class SimRank:
         self.world.at(self.world.between(low_s, high_s), self._continue, self._thread, action, arguments)
 
     def _continue(self, thread: int, action: Any, arguments: tuple[Any, ...]) -> None:
-        if self.alive and not self.frozen and not self.raised and thread == self._thread:
+        if self.alive and not self.frozen and not self.hung and not self.raised and thread == self._thread:
             action(*arguments)
 
     # ------------------------------------------------------------ the main thread

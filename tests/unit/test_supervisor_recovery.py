@@ -195,6 +195,25 @@ def test_joiner_gets_its_own_deadline() -> None:
     assert [node for node, _ in scene.took(messages.Assign)] == [1]
 
 
+def test_joiner_that_takes_far_longer_than_any_process_before_hangs() -> None:
+    """Learned from the job's own start; one that was only slow has twice as long the next time."""
+    scene = Scene(quiesce_timeout_s=10.0, join_timeout_s=600.0)
+    scene.start()
+    scene.wait(10.0)
+    scene.beat(step=1, commit_step=0)
+    assert scene.state.longest_build_s == 10.0
+    for generation, limit_s in ((2, 50.0), (3, 100.0)):
+        scene.killed(3)
+        assert scene.state.generation == generation
+        scene.prepare(0, 1, 2, live_step=1, commit_step=0)
+        scene.say(1, messages.RankJoined(generation=generation, rank=3, pid=2000 + generation))
+        scene.forget()
+        scene.wait(limit_s - 0.1)
+        assert not scene.took(messages.KillRanks)
+        scene.wait(0.2)
+        assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (3,))]
+
+
 def test_the_plan_waits_for_the_vault_report_that_follows_the_last_prepared_rank() -> None:
     scene = Scene()
     scene.start(commit_step=4)
