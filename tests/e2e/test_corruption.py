@@ -14,9 +14,13 @@ STEPS, FLIPPED_AT, VERIFY_EVERY = 30, 13, 4
 
 
 def start(launcher: Launcher, nproc: int, *options: str) -> Job:
-    nodes = ("--standalone", "--nnodes", "2", "--nproc-per-node", str(nproc), "--verify-every", str(VERIFY_EVERY))
+    return start_with(launcher, ("--nproc-per-node", str(nproc), "--verify-every", str(VERIFY_EVERY)), *options)
+
+
+def start_with(launcher: Launcher, launch: tuple[str, ...], *options: str) -> Job:
+    nodes = ("--standalone", "--nnodes", "2", "--summary-json", "summary.json")
     training = ("--steps", str(STEPS), "--grows-at", "0", "--grows-by", "64")
-    return launcher.start(*nodes, "--summary-json", "summary.json", SCRIPT, *training, *options)
+    return launcher.start(*nodes, *launch, SCRIPT, *training, *options)
 
 
 def losses(training: Training) -> set[str]:
@@ -47,3 +51,21 @@ def test_of_two_ranks_both_are_named_and_the_job_says_that_it_is_not_protected_a
     (unprotected,) = [event for event in job.events() if event["event"] == "unprotected"]
     assert unprotected["since_step"] == 16
     assert "nobody can tell" in job.err
+
+
+@pytest.mark.long
+def test_where_nothing_is_compared_a_lost_rank_that_differed_costs_all_since_the_last_checkpoint_that_fits(
+    launcher: Launcher,
+) -> None:
+    """Its replicas do not fit what its peers hold, nor do the parts of later checkpoints; nothing is made of what contradicts."""
+    reference = finished(start_with(launcher, ("--nproc-per-node", "2")))
+    keeping = ("--checkpoint-dir", "checkpoints", "--checkpoint-every", "5", "--spares", "1", "--inject", "kill-node:1@22")
+    job = start_with(launcher, ("--nproc-per-node", "2", *keeping), "--flip", "2", str(FLIPPED_AT))
+    broken = finished(job)
+    assert sorted(broken.digests.read_text().splitlines()) == sorted(reference.digests.read_text().splitlines())
+    (recovery,) = broken.summary["recoveries"]
+    assert recovery["node"] == "node1"
+    assert recovery["resume_step"] in (5, 10), recovery  # a checkpoint is left out where the one before is not done
+    events = job.events()
+    assert {event["rank"] for event in events if event["event"] == "copies_contradict"} == {2}
+    assert {event["step"] for event in events if event["event"] == "checkpoint_failed"} <= {15, 20}
