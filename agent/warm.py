@@ -5,13 +5,13 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from deadpool.agent.environment import thread_environment
 from deadpool.proto import warm_wire
 from deadpool.proto.config import Entry, JobConfig
+from deadpool.proto.console import tell
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.warm_wire import INHERITED, Fork, Forked, ForkKind, FrameReader, Prepare, Ready
 
@@ -118,7 +118,8 @@ class WarmProcess:
             return
         self._ready = True
         for request in list(self._asked):
-            self._send(request)
+            if self._ready:  # it has not died meanwhile
+                self._send(request)
 
     def _lost(self) -> None:
         """Nothing is known of it but that its end of the connection is closed: it is dead, or as good as."""
@@ -133,7 +134,7 @@ class WarmProcess:
                 f"{self._config.python} -m {_MODULE} ended with {code} before it could start a rank; see its message above"
             )
             return
-        print(f"deadpool: the warm process {self.pid} died ({status}); starting it again", file=sys.stderr)
+        tell(f"deadpool: the warm process {self.pid} died ({status}); starting it again")
         self._on_lost()
         self.start()
 
@@ -148,7 +149,7 @@ class WarmProcess:
         asyncio.get_running_loop().remove_reader(self._control)
         self.kill()
         self._control.close()
-        self._control = None
+        self._control, self._ready = None, False
         return os.waitpid(self.pid, 0)[1]
 
 
