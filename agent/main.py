@@ -18,6 +18,7 @@ from deadpool.agent.home import TOKEN_VARIABLE, Home, home
 from deadpool.agent.warm import start_early
 from deadpool.proto.addresses import interface_address, own_address
 from deadpool.proto.config import from_json
+from deadpool.proto.console import tell
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.limits import raise_open_files
 from deadpool.proto.terms import newest_endpoint
@@ -34,10 +35,15 @@ _SAME_WISH_S = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
+class _Console(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(self.format(record))
+
+
 def main() -> None:
     arguments = _arguments()
     parent, open_files = arguments.with_parent, raise_open_files()
-    logging.basicConfig(level=logging.INFO, format=f"deadpool-agent[{arguments.node_id}]: %(message)s")
+    logging.basicConfig(level=logging.INFO, format=f"deadpool-agent[{arguments.node_id}]: %(message)s", handlers=[_Console()])
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if parent is not None:
         parent = parent or os.getppid()
@@ -72,7 +78,7 @@ def main() -> None:
             )
             sys.exit(asyncio.run(_run(node, parent)))
     except (ConfigError, OSError) as error:
-        print(f"deadpool-agent[{arguments.node_id}]: {error}", file=sys.stderr)
+        tell(f"deadpool-agent[{arguments.node_id}]: {error}")
         sys.exit(2)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from deadpool.cli.processes import Children, become_subreaper, module_command, vault_folder
 from deadpool.deploy.slurm.allocation import node_states, nodes_command, task_of
 from deadpool.proto.addresses import interface_address, own_address
+from deadpool.proto.console import tell
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.shared_folder import read_shared, stand_where_the_launcher_does
 from deadpool.proto.terms import newest_endpoint, read_outcome
@@ -50,7 +51,7 @@ def main() -> None:
     try:
         sys.exit(run(arguments, for_agent))
     except (ConfigError, OSError) as error:
-        print(f"deadpool-node[{arguments.node_id or os.uname().nodename}]: {error}", file=sys.stderr)
+        tell(f"deadpool-node[{arguments.node_id or os.uname().nodename}]: {error}")
         sys.exit(2)
 
 
