@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,10 +73,16 @@ class Machines:
         return self.started[-1]
 
     def kill(self, name: str) -> None:
-        """Ends all that runs on that machine, at once."""
-        for pid in tagged_pids(f"XDG_RUNTIME_DIR={self._runtime / name}"):
+        """Ends all that runs on that machine, at once; what it had in memory, all machines' here, goes with it."""
+        tag = f"XDG_RUNTIME_DIR={self._runtime / name}"
+        for pid in tagged_pids(tag):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        until(lambda: not tagged_pids(tag), _END_S, f"nothing runs on {name}")
+        for each in self.started:
+            if each.out_path.name.startswith(f"{name}-"):
+                for vault in Path("/dev/shm").glob(f"deadpool-*-{each.process.pid}-*"):  # a node's name has its launcher's pid
+                    shutil.rmtree(vault)
 
     def end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
