@@ -20,7 +20,6 @@ _REFRESH_S = 1.0
 _POLL_S = 0.02
 _LOGS_POLL_S = 0.2
 _STOP_TIMEOUT_S = 120.0
-_WIDE = 240
 
 job_option = click.option("--job", "job_id", metavar="JOB", help="Which job, when several are running.")
 json_option = click.option("--json", "as_text", is_flag=True, help="JSON for programs in place of a table.")
@@ -61,6 +60,7 @@ def status(job_id: str | None, as_text: bool, watch: bool) -> None:
 
         console = Console()
         if not watch:
+            tables.widen(console)
             console.print(tables.status_view(job.status()))
             return
         with Live(tables.status_view(job.status()), console=console, auto_refresh=False) as live:
@@ -218,8 +218,7 @@ def doctor(
         from rich.console import Console
 
         console = Console()
-        if not console.is_terminal:
-            console.width = _WIDE  # for grep: one finding, one line
+        tables.widen(console)
         console.print(tables.findings_view(findings))
     return 1 if doctor.failed(findings) else 0
 

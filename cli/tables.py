@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +14,7 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.proto.status_messages import JobStatus, NodeStatus, RecoveryRecord
 
 _RECOVERIES_SHOWN = 5
+_WIDE = 240
 _PHASES = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")
 
 
@@ -34,6 +35,12 @@ def status_view(status: JobStatus) -> RenderableType:
     if status.recoveries:
         parts.append(_recoveries(status.recoveries[-_RECOVERIES_SHOWN:]))
     return Group(*parts)
+
+
+def widen(console: Console) -> None:
+    """What is no terminal has no width: a row is one line there, for grep."""
+    if not console.is_terminal:
+        console.width = _WIDE
 
 
 def findings_view(findings: Sequence[Finding]) -> Table:
