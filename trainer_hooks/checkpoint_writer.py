@@ -31,7 +31,6 @@ _LINE_BYTES = 64
 
 def write_checkpoints(agent: socket.socket, options: Sequence[str]) -> None:
     """Returns when the agent wants no more of them."""
-    os.nice(_NICE)
     parser = argparse.ArgumentParser(prog="checkpoint-writer")
     parser.add_argument("--vault", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
@@ -46,6 +45,7 @@ def write_checkpoints(agent: socket.socket, options: Sequence[str]) -> None:
         asked = bool(select.select([agent], [], [], _LOOK_S)[0])
         if writer is None and any(arguments.vault.glob(f"{SlotKind.SNAPSHOT}-*")):
             writer = Writer(arguments, agent)
+            os.nice(_NICE)  # not before its imports are done, if there are any: the last checkpoint would wait for them
         if writer is not None and not asked:
             writer.write_pinned()
     if agent.recv(_LINE_BYTES) and writer is not None:
