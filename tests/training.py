@@ -46,3 +46,8 @@ def finished(job: Job) -> Training:
     outcome = job.wait()
     assert outcome.exit_code == 0, f"{outcome.out}\n{outcome.err}"
     return Training(job.folder / "losses", job.folder / "digests", json.loads((job.folder / "summary.json").read_text()))
+
+
+def hurry(job: Job) -> None:
+    """The steps of e2e/growing.py take no longer than they need from now on."""
+    (job.folder / "hurry").touch()

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from launching import Job, Launcher, until
-from training import finished
+from training import finished, hurry
 
 pytestmark = pytest.mark.e2e
 
@@ -20,11 +20,6 @@ def start(launcher: Launcher, *options: str) -> Job:
     nodes = ("--standalone", "--nnodes", "3", "--nproc-per-node", "1", "--spares", "3", "--replicas", "2")
     training = ("--steps", "200", "--step-s", "0.1", "--grows-at", "0", "--grows-by", "64")
     return launcher.start(*nodes, "--summary-json", "summary.json", *options, SCRIPT, *training)
-
-
-def hurry(job: Job) -> None:
-    """From here on a step takes no time."""
-    (job.folder / "hurry").touch()
 
 
 def agents(job: Job) -> dict[str, int]:
