@@ -21,7 +21,7 @@ os.environ.pop("PYTHONSAFEPATH", None)  # is for the tests' own imports; scripts
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests with real processes are e2e, and whole jobs get more time: the machine may be busy.
+    """Tests with real processes are e2e, whole jobs have vaults and get more time: the machine may be busy.
 
     Those marked `long` run when named, those under tests/slurm also with -m slurm.
     """
@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT_S))
         if "shell" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
+        if {"e2e", "slurm"} & set(item.path.parts) or ("shell" in item.path.parts and item.path.name.startswith("test_agent_")):
+            item.add_marker(pytest.mark.vault)
         if "slurm" in item.path.parts:
             item.add_marker(pytest.mark.slurm)
     if not {"long", "slurm"} & set(config.option.markexpr.split()):
@@ -40,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a test with real processes when one of them, or a file in /dev/shm, is left.
+    """Fails a test with real processes when one of them is left, and one with vaults when a file in /dev/shm is.
 
     Processes are known by a variable in the environment that they inherit; files of a job that runs beside (its vault is
     locked) are not this test's.
@@ -61,7 +63,8 @@ def leaves_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert not left, f"processes left: {left}"
-    until(lambda: not _left_in_shm(before), _GONE_WITHIN_S, f"/dev/shm is as it was; there now: {_left_in_shm(before)}")
+    if request.node.get_closest_marker("vault"):
+        until(lambda: not _left_in_shm(before), _GONE_WITHIN_S, f"/dev/shm is as it was; there now: {_left_in_shm(before)}")
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from launching import Launcher
 
+pytestmark = pytest.mark.vault
+
 ALLOCATION = {
     "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_CPUS_PER_NODE": "2", "SLURMD_NODENAME": "localhost",
 }  # fmt: skip
