@@ -60,6 +60,8 @@ def within(address: str) -> float:
         try:
             return send(address, listener.getsockname()[1], token)
         finally:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # whoever still waits for a sender hears that none will come
             receiver.join()
 
 
