@@ -224,16 +224,20 @@ class SimSupervisor:
                 self.past.pop()
                 self._fall([])
             else:
-                self._generation = self.job.state.generation
+                self._decided(generation, hooked)
                 self._fall(commands)
             return
-        self._generation = self.job.state.generation
+        self._decided(generation, hooked)
         self._carry_out(commands)
-        self.truth.check(self.job.state.generation >= generation, "the generation went back")
-        if self.job.state.generation > generation and not hooked:
-            self.truth.committed, self.truth.void_before = 0, self.job.state.generation
         if not self.is_down:
             self._set_alarm()
+
+    def _decided(self, generation: int, hooked: bool) -> None:
+        """The event is written: what it leads to is decided, whoever carries it out. Before it these were the job's."""
+        self._generation = self.job.state.generation
+        self.truth.check(self._generation >= generation, "the generation went back")
+        if self._generation > generation and not hooked:
+            self.truth.committed, self.truth.void_before = 0, self._generation
 
     def _set_alarm(self) -> None:
         deadline_s = self._silence.next_check_s()
