@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from launching import Launcher, launching, tagged_pids, until
 from warm_start import TEST_TAG
 
@@ -17,6 +18,8 @@ _GONE_WITHIN_S = 5.0
 _E2E_TIMEOUT_S = 180
 _numbers = itertools.count()
 
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test is timed
+settings.load_profile("patient")
 os.environ.pop("PYTHONSAFEPATH", None)  # is for the tests' own imports; scripts under test import what lies beside them
 
 

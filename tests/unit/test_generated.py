@@ -110,7 +110,7 @@ def test_an_envelope_holds_just_its_messages(name: str) -> None:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: each.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_message_survives_the_wire(message: Any, data: st.DataObject) -> None:
     value = data.draw(values(message))
@@ -119,7 +119,7 @@ def test_every_message_survives_the_wire(message: Any, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("name", ENVELOPES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_envelope_survives_the_wire(name: str, data: st.DataObject) -> None:
     union, encode, decode = ENVELOPES[name]

@@ -120,7 +120,7 @@ def _possible(case: Case, rank: int, step: int) -> bool:
 
 
 @given(cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_plan_is_the_largest_step_that_any_search_finds(case: Case) -> None:
     plan, why = case.plan()
     found = [step for step in range(4) if all(_possible(case, rank, step) for rank in range(len(case.homes)))]
@@ -129,7 +129,7 @@ def test_the_plan_is_the_largest_step_that_any_search_finds(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_source_exists_is_alive_and_of_the_one_step(case: Case) -> None:
     """None is named that is not reported: torn copies, and those that were found bad, are not (test_vault.py, test_restore.py).
 
@@ -172,7 +172,7 @@ def test_every_source_exists_is_alive_and_of_the_one_step(case: Case) -> None:
 
 
 @given(cases(), st.lists(st.integers(-1, 3), min_size=3, max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_sources_are_of_one_branch(case: Case, resumed: list[int]) -> None:
     """Every generation has had its plan, and what was stepped to in it comes after the step that it resumed at."""
     lineage = tuple(Sent(generation=generation, resume_step=step) for generation, step in enumerate(resumed, 2))
@@ -188,7 +188,7 @@ def test_the_sources_are_of_one_branch(case: Case, resumed: list[int]) -> None:
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_nearer_source_is_never_passed_over(case: Case) -> None:
     plan, _ = case.plan()
     if plan is None:
