@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
 
 def _prepare(control: socket.socket) -> tuple[Command, str]:
     """Waits for what to be ready for, and gets ready. Returns it, and why it cannot be run."""
-    received = warm_wire.receive(control)
+    received = _hear(control)
     if received is None:
         os._exit(0)
     order, _ = received
@@ -81,7 +81,7 @@ def _prepare(control: socket.socket) -> tuple[Command, str]:
     if not order.arguments:
         import_for_all()
         _freeze()
-        warm_wire.send(control, Ready())
+        _say(control, Ready())
         return command, ""
     sys.path[:] = [*command.import_path(), *_path]
     problem = command.problem() or torch_missing()
@@ -89,8 +89,24 @@ def _prepare(control: socket.socket) -> tuple[Command, str]:
     if not problem and source is not None and not command.fresh:
         import_ahead(source)
     _freeze()
-    warm_wire.send(control, Ready(problem=problem))
+    _say(control, Ready(problem=problem))
     return command, problem
+
+
+def _hear(control: socket.socket) -> tuple[warm_wire.Frame, list[int]] | None:
+    """Returns what the parent says; None when it has closed its end."""
+    try:
+        return warm_wire.receive(control)
+    except ConnectionError:  # it has, with something unread
+        return None
+
+
+def _say(control: socket.socket, frame: warm_wire.Frame) -> None:
+    """Ends the process when the parent does not hear it any more."""
+    try:
+        warm_wire.send(control, frame)
+    except ConnectionError:
+        os._exit(0)
 
 
 def _freeze() -> None:
@@ -110,11 +126,11 @@ def _settle_environment(order: Prepare) -> None:
 
 def _serve(control: socket.socket, parent: int, problem: str) -> tuple[Fork, list[int]]:
     """Forks as the parent asks until it closes its end, then exits. Returns in the forked children."""
-    while (received := warm_wire.receive(control)) is not None:
+    while (received := _hear(control)) is not None:
         order, fds = received
         if isinstance(order, Prepare):  # what it was told at first was a guess
             _settle_environment(order)
-            warm_wire.send(control, Ready(problem=problem))
+            _say(control, Ready(problem=problem))
             continue
         assert isinstance(order, Fork), order
         pid = _fork_orphan(parent)
@@ -122,7 +138,7 @@ def _serve(control: socket.socket, parent: int, problem: str) -> tuple[Fork, lis
             return order, fds
         for fd in fds:
             os.close(fd)
-        warm_wire.send(control, Forked(request=order.request, pid=pid))
+        _say(control, Forked(request=order.request, pid=pid))
     os._exit(0)
 
 
