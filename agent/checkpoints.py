@@ -2,14 +2,11 @@
 
 import asyncio
 import json
-import os
-import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from deadpool.agent.logs import Logs, RankLog
-from deadpool.agent.shortage import AGAIN_S, out_of_files
+from deadpool.agent.logs import Logs
+from deadpool.agent.side_process import SideProcess
 from deadpool.agent.views import View
 from deadpool.agent.warm import WarmProcess
 from deadpool.proto.checkpoint import Complete, complete_checkpoints, read_marker
@@ -19,9 +16,7 @@ from deadpool.proto.streams import STDERR
 from deadpool.proto.vault_layout import checksum
 from deadpool.proto.warm_wire import ForkKind
 
-REQUEST = -2  # the warm process's number for it; see store.py
 _VIEW = View(name="checkpoints.log", prefix=b"[checkpoints] ", console=frozenset({STDERR}))
-_READ_BYTES = 1 << 16
 _STARTS_MAX = 3
 
 
@@ -38,7 +33,7 @@ class Checkpoints:
         token: str,
         on_written: Callable[[CheckpointWritten], None],
     ) -> None:
-        self._config, self._warm, self._logs, self._on_written = config, warm, logs, on_written
+        self._config, self._on_written = config, on_written
         options = {
             "vault": str(vault_dir),
             "folder": config.checkpoint_dir,
@@ -47,16 +42,16 @@ class Checkpoints:
             "world-size": str(config.world_size),
             "keep": str(config.keep),
         }
-        self._options = tuple(part for name, value in options.items() for part in (f"--{name}", value))
-        self._control: socket.socket | None = None
-        self._theirs: socket.socket | None = None
-        self._log: RankLog | None = None
         self._rest = b""
         self._starts = 0
-        self._again: asyncio.TimerHandle | None = None  # there were no descriptors to start it with
         self._asked = False
         self._over = asyncio.Event()
-        self.pid = 0  # 0 while there is none
+        self.side = SideProcess(
+            warm, logs, _VIEW, ForkKind.CHECKPOINTS,
+            environment={"OMP_NUM_THREADS": "1"},
+            arguments=tuple(part for name, value in options.items() for part in (f"--{name}", value)),
+            on_ready=self._ready, on_data=self._heard, on_ended=self._ended,
+        )  # fmt: skip
 
     def start(self) -> None:
         config = self._config
@@ -64,88 +59,40 @@ class Checkpoints:
             if known is not None:
                 self._on_written(CheckpointWritten(step=known.step, path=str(known.path)))
         if config.checkpoint_dir:
-            self._start()
-
-    def _start(self) -> None:
-        self._again = None
-        try:
-            self._log, self._control, self._theirs = self._logs.open_with_control(_VIEW)
-        except OSError as error:
-            if not out_of_files(error):
-                raise
-            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._start)
-            return
-        self._starts += 1
-        self._rest = b""
-        fds = (self._log.stdout_fd, self._log.stderr_fd, self._theirs.fileno())
-        self._warm.fork(REQUEST, ForkKind.CHECKPOINTS, {"OMP_NUM_THREADS": "1"}, fds, self._options)
-
-    def forked(self, pid: int) -> None:
-        """The warm process says that it exists."""
-        assert self._control is not None
-        assert self._theirs is not None
-        assert self._log is not None
-        self.pid = pid
-        self._theirs.close()
-        self._log.handed_over()
-        asyncio.get_running_loop().add_reader(self._control, self._readable)
+            self.side.start()
 
     async def write_last(self, timeout_s: float) -> None:
         """The ranks have ended: writes the newest state that all have, and returns when that is done, or has failed."""
-        if self._control is None or not self.pid:  # before there was one, there were no ranks
+        if self.side.control is None or not self.side.pid:  # before there was one, there were no ranks
             return
         self._asked = True
         try:
-            self._control.sendall(b"end\n")
+            self.side.control.sendall(b"end\n")
             await asyncio.wait_for(self._over.wait(), timeout_s)
         except ConnectionError:
             self._on_written(CheckpointWritten(step=-1, error="no last checkpoint: its writer is gone"))
         except TimeoutError:
             self._on_written(CheckpointWritten(step=-1, error=f"the last checkpoint was not written within {timeout_s:g} s"))
 
-    def kill(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
+    def _ready(self) -> None:
+        self._starts += 1
+        self._rest = b""
 
-    def close(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-        if self._control is None or self._log is None:
-            return
-        asyncio.get_running_loop().remove_reader(self._control)
-        self._control.close()
-        self._log.close()
-        if self.pid:
-            self.kill()
-            os.waitpid(self.pid, 0)
-        self._control, self._log, self.pid = None, None, 0
-
-    def _readable(self) -> None:
-        assert self._control is not None
-        try:
-            data = self._control.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-        except ConnectionError:
-            data = b""
-        if not data:
-            self._ended()
-            return
+    def _heard(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._on_written(CheckpointWritten(**json.loads(line)))
 
     def _ended(self) -> None:
         """It has done what it was asked for, or it died: then what was pinned is written by the next one."""
-        assert self._control is not None
         if self._asked:
-            asyncio.get_running_loop().remove_reader(self._control)
             self._over.set()
             return
-        self.close()
+        self.side.close()
         again = self._starts < _STARTS_MAX
         self._on_written(CheckpointWritten(step=-1, error=f"its writer died{'; starting it again' if again else ''}"))
         if again:
-            self._start()
+            self.side.start()
 
 
 def _newest(config: JobConfig) -> list[Complete]:

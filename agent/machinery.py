@@ -11,6 +11,7 @@ from deadpool.agent.logs import Logs
 from deadpool.agent.processes import Processes, kill_children
 from deadpool.agent.progress import Records
 from deadpool.agent.shortage import left_out
+from deadpool.agent.side_process import SideProcess
 from deadpool.agent.stacks import is_stopped
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.vault import Vault
@@ -34,6 +35,10 @@ class Machinery:
     processes: Processes
     checkpoints: Checkpoints
     health: Health = field(default_factory=Health)  # as it was last seen
+
+    @property
+    def sides(self) -> tuple[SideProcess, ...]:
+        return self.checkpoints.side, self.store.side
 
     def heads(self, core: NodeCore) -> dict[int, Head]:
         """Returns what the present process of each rank has written at the head of its call record."""
@@ -69,26 +74,26 @@ class Machinery:
     def sweep(self, *, strict: bool) -> None:
         """Reaps and kills orphans; see Processes.sweep."""
         with left_out():
-            self.processes.sweep({self.warm.pid, self.store.pid, self.checkpoints.pid}, strict=strict)
+            self.processes.sweep({self.warm.pid, *(side.pid for side in self.sides)}, strict=strict)
 
     def signal_all(self, signal_number: int) -> None:
         """Sends the signal to every process of the node but this one."""
         self.processes.signal_all(signal_number)
-        for pid in (self.store.pid, self.warm.pid, self.checkpoints.pid):
+        for pid in (self.warm.pid, *(side.pid for side in self.sides)):
             if pid:
                 os.kill(pid, signal_number)
 
     def kill_now(self) -> None:
         """SIGKILL to every process, waiting for nothing."""
         self.processes.kill_now()
-        self.checkpoints.kill()
-        self.store.kill()
+        for side in self.sides:
+            side.kill()
         self.warm.kill()
 
     def remove(self) -> None:
         """Ends what still runs and removes the vault."""
-        self.checkpoints.close()
-        self.store.close()
+        for side in self.sides:
+            side.close()
         self.warm.close()
         with left_out():
             kill_children(_STRAYS_S)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from deadpool.agent import events, strikes
-from deadpool.agent.checkpoints import REQUEST as CHECKPOINTS_REQUEST
 from deadpool.agent.checkpoints import Checkpoints
 from deadpool.agent.core import NodeCore
 from deadpool.agent.environment import node_environment, socket_path
@@ -32,7 +31,6 @@ from deadpool.agent.replication.tcp import ReplicaServer
 from deadpool.agent.service import Orders, serve
 from deadpool.agent.shortage import AGAIN_S, left_out, out_of_files
 from deadpool.agent.stacks import is_stopped, save_stacks
-from deadpool.agent.store import REQUEST as STORE_REQUEST
 from deadpool.agent.store import StoreProcess
 from deadpool.agent.successor import Successor
 from deadpool.agent.supervisor_link import SupervisorLink
@@ -382,10 +380,9 @@ class Node:
 
     def _forked(self, request: int, pid: int) -> None:
         assert self._machinery is not None
-        if request == STORE_REQUEST:
-            self._machinery.store.forked(pid)
-        elif request == CHECKPOINTS_REQUEST:
-            self._machinery.checkpoints.forked(pid)
+        sides = {side.request: side for side in self._machinery.sides}
+        if request in sides:
+            sides[request].forked(pid)
         else:
             self._machinery.processes.forked(request, pid)
 

@@ -137,8 +137,7 @@ def kill_late_ranks(state: JobState, now_s: float) -> None:
     assert attempt is not None
     late = attempt.behind[Stage.QUIESCE] - attempt.killing
     overdue = {rank for rank in late if _quiesce_deadline_s(state, rank) <= now_s}
-    for number in overdue:
-        joined_s = state.roster.ranks[number].joined_s
-        if joined_s is not None:  # if it was only slow: the next one has twice as long
-            state.longest_build_s = max(state.longest_build_s, 2 * (now_s - joined_s) / TIMES)
+    for rank in (state.roster.ranks[number] for number in overdue):
+        if rank.joining and rank.joined_s is not None:  # if it was only slow: the next one has twice as long
+            state.longest_build_s = max(state.longest_build_s, 2 * (now_s - rank.joined_s) / TIMES)
     advance.kill(state, overdue, "they have not left their step in time", now_s=now_s)

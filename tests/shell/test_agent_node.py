@@ -183,8 +183,8 @@ def test_the_checkpoint_writer_is_there_with_the_ranks_hears_no_signal_and_is_re
         return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
 
     def writers(agent: int) -> list[psutil.Process]:
-        """Beside it there are the warm process, which is older, and the rank, which hears signals."""
-        _, *children = sorted(psutil.Process(agent).children(), key=lambda child: child.create_time())
+        """Beside it there are the warm process, which is older, if there is one yet, and the rank, which hears signals."""
+        children = sorted(psutil.Process(agent).children(), key=lambda child: child.create_time())[1:]
         return [child for child in children if int(status(child.pid)["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1]
 
     with node_of(tmp_path, "import time; time.sleep(600)", checkpoint_dir=str(tmp_path / "checkpoints")) as node:
