@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_never
 
-from sim.rank import SimRank, Slots
+from sim.protection import Slots
+from sim.rank import SimRank
 from sim.world import Pipe, World
 
 from deadpool.agent import events

@@ -1,30 +1,17 @@
-"""A simulated rank process: the real Member, around it a main thread and a protect thread in virtual time."""
+"""A simulated rank process: the real Member, around it a main thread in virtual time; its protect thread is in protection.py."""
 
-from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
+from sim.protection import SimProtection
+
 from deadpool.proto import messages
-from deadpool.proto.messages import NO_STEP, Endpoint, RankOrder, Reform, SlotKind, Source, SourceKind
-from deadpool.proto.slots import StateId, slot_to_write
+from deadpool.proto.messages import NO_STEP, RankOrder, Reform, SlotKind, Source, SourceKind
+from deadpool.proto.slots import StateId
 from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
-from deadpool.trainer_hooks.rhythm import SETTLING_STATES, Rhythm
+from deadpool.trainer_hooks.rhythm import SETTLING_STATES
 
 if TYPE_CHECKING:
     from sim.node import SimNode
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """A sealed slot's content. `bad`: its bytes have changed since; whoever reads it finds that out."""
-
-    state: StateId
-    content: int
-    peers: tuple[int, ...] = ()
-    bad: bool = False
-
-
-Slots = list[Sealed | None]  # two; None: empty or torn
 
 
 class SimRank:
@@ -42,18 +29,8 @@ class SimRank:
         self.raised = False  # an exception is on its way out of its step
         self.member: Member | None = None
         self.content = 0
-        self.copied_step = NO_STEP  # the newest state that is sealed in the own vault
         self.steps_done = 0
-        self._holders: tuple[Endpoint, ...] = ()
-        self._verified = NO_STEP  # the newest state that was the same everywhere, in this generation
-        self._fence_step = NO_STEP  # the step that waits for its state's copy
-        self._protect_step = NO_STEP  # the state that waits for the verdict on the one before
-        self._open_step = NO_STEP  # the state in hand, until the verdict on it is known
-        self._announced = NO_STEP  # the state of which this rank has said that it has it safe, or refuses it
-        self._done_step = NO_STEP  # committed, refused or passed over
-        self._rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=0)
-        self._unprotected = False
-        self._copying = False
+        self.protection = SimProtection(self)
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
         self._order: Reform | None = None
         self._resuming = False
@@ -85,9 +62,9 @@ class SimRank:
             case messages.Role():
                 self._take_role(order)
             case messages.Quiesce() if self.member is not None:
-                self._act(self.member.quiesce(order))
+                self.act(self.member.quiesce(order))
             case messages.Reform() if self.member is not None:
-                self._act(self.member.reform(order))
+                self.act(self.member.reform(order))
             case messages.Release() if self.member is not None:
                 self.member.release(order)
                 if self.member.phase is Phase.RELEASED:
@@ -98,11 +75,11 @@ class SimRank:
     def _take_role(self, role: messages.Role) -> None:
         self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted)
         self._check_store(role.generation, role.store_port, opened=not role.muted)
-        self._holders = role.placement.holders
+        self.protection.holders = role.placement.holders
         self.node.speak(self, messages.RankJoined(generation=role.generation, rank=role.rank, pid=self.pid))
         self._later(0.1, 1.0, self._constructed)
 
-    def _act(self, actions: list[Action]) -> None:
+    def act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case Break() if not self.raised:
@@ -132,7 +109,7 @@ class SimRank:
         member = self._member()
         if member.phase is Phase.REHEARSE:
             self._rehearse()
-            self._act(member.quiesced(clean=True))
+            self.act(member.quiesced(clean=True))
             return
         self.content = self._start_content(member.running)
         step = self.truth.steps[self.content]
@@ -159,23 +136,20 @@ class SimRank:
 
     def _go_on(self, step: int) -> None:
         """S_step is in the process, fresh from a start or a restore."""
-        self.copied_step = self._fence_step = self._protect_step = NO_STEP
-        self._open_step = self._announced = self._done_step = self._verified = NO_STEP
-        self._rhythm = Rhythm(first_step=step, exchange_from=step, exchanges=0)
-        self._protect(step)
+        self.protection.begin(step)
+        self.protection.protect(step)
         self._step(step)
 
     def _step(self, step: int) -> None:
         if step >= self.node.until:
-            if self._done_step >= step:
-                self._act(self._member().finished(step))
+            if self.protection.done_step >= step:
+                self.act(self._member().finished(step))
             return
-        self._later(0.05, 0.2, self._fence, step)
+        self._later(0.05, 0.2, self.fence, step)
 
-    def _fence(self, step: int) -> None:
-        if self.copied_step < step:
-            self._fence_step = step
-            return
+    def fence(self, step: int) -> None:
+        if not self.protection.is_copied(step):
+            return  # it says when
         if self._member().optimizer_began():
             self._later(0.001, 0.02, self._boundary, step)
 
@@ -195,33 +169,33 @@ class SimRank:
             at_ns = int(self.world.now_s * 1e9)
             resumed = messages.RankResumed(generation=member.running, rank=member.rank, step=step + 1, at_ns=at_ns)
             self.node.speak(self, resumed)
-        self._protect(step + 1)
+        self.protection.protect(step + 1)
         self._step(step + 1)
 
     def _broken(self) -> None:
         """Muted: whatever the main thread is doing runs to its end; then it waits."""
         self._thread += 1
         member = self._member()
-        self._fence_step = self._protect_step = NO_STEP
+        self.protection.end()
         if member.phase is Phase.BROKEN:
             self._later(0.0, 0.3, self._boundary_broken)
         elif member.phase is Phase.RESTORE:
             self._later(0.0, 0.1, self._restore_cut_short)
 
     def _boundary_broken(self) -> None:
-        if self._copying:
+        if self.protection.copying:
             self._later(0.01, 0.02, self._boundary_broken)  # the copy of the clean state is awaited
             return
         self._member().attempted()
         if not self._member().rehearsed:
             self._later(0.05, 0.2, self._boundary_broken)
             return
-        self._act(self._member().quiesced(clean=True))
+        self.act(self._member().quiesced(clean=True))
 
     def collective_fails(self, generation: int) -> None:
         if self.alive and self.member is not None:
             actions = self.member.collective_failed(generation, "connection closed by peer")
-            self._act(actions)
+            self.act(actions)
             if actions and self.alive:
                 self._broken()
 
@@ -244,171 +218,6 @@ class SimRank:
         if self.alive:
             self.node.process_ends(self, exit_code=0)
 
-    # ------------------------------------------------------------ the protect thread
-
-    def _protect(self, step: int) -> None:
-        member = self._member()
-        if self._open_step != NO_STEP:
-            self._protect_step = step  # only then may the older slot be written
-            return
-        if not self._rhythm.is_tried(step):
-            self.copied_step = step
-            self._done(step)
-            return
-        self._open_step = step
-        slots, state = self.node.slots(SlotKind.SNAPSHOT, member.rank), member.live
-        assert state is not None
-        assert state.step == step
-        for index, held in enumerate(slots):
-            if held is not None and held.state == state and not held.bad:
-                self._copied(index, held, member.running)
-                return
-        sealed = Sealed(state, self.content, self.node.peers_of(member.rank))
-        index = slot_to_write([each.state if each is not None else None for each in slots], member.commit_step)
-        slots[index] = None
-        self._copying = True
-        self.world.at(self.world.between(0.01, 0.15), self._copied, index, sealed, member.running)
-
-    def _copied(self, index: int, sealed: Sealed, generation: int) -> None:
-        if not self.alive:
-            return
-        self._copying = False
-        member = self._member()
-        self.node.slots(SlotKind.SNAPSHOT, member.rank)[index] = sealed
-        self.copied_step = max(self.copied_step, sealed.state.step)
-        if member.running != generation or member.phase is not Phase.RUN:
-            return
-        if self._fence_step == sealed.state.step:
-            self._fence_step = NO_STEP
-            self._fence(sealed.state.step)
-        if self.node.config.verify_every and sealed.state.step not in self.truth.groups(generation).unverified:
-            self._show(sealed, generation)
-        else:
-            self._put(sealed, generation, self._holders, member.commit_step)
-
-    def _show(self, sealed: Sealed, generation: int) -> None:
-        """Tells the others what this rank holds; once all have told, all go on."""
-        shown = self.truth.groups(generation).shown.setdefault(sealed.state.step, {})
-        shown[self._member().rank] = sealed.content
-        if len(shown) == self.truth.world_size(generation):
-            for process in self.node.everyone():
-                if process.member is not None and process.member.running == generation:
-                    self.world.at(self.world.between(0.001, 0.02), process.compared, generation, sealed.state.step, dict(shown))
-
-    def compared(self, generation: int, step: int, shown: dict[int, int]) -> None:
-        """As Protector._verified: an outvoted copy is discarded, and the step before, if it was verified, is what is left."""
-        member = self.member
-        if not self.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
-            return
-        sealed = next(each for each in self.node.slots(SlotKind.SNAPSHOT, member.rank) if each and each.state.step == step)
-        before, value = self._verified, Counter(shown.values()).most_common(1)[0][0]
-        wrong = tuple(sorted(rank for rank, content in shown.items() if content != value))
-        discarded = bool(wrong) and before == step - 1
-        if not wrong:
-            self._verified = step
-        if discarded and member.rank in wrong:
-            slots = self.node.slots(SlotKind.SNAPSHOT, member.rank)
-            slots[slots.index(sealed)] = None
-        if wrong and member.rank == min(shown.keys() - set(wrong)):
-            repair = "discarded" if discarded else "none"
-            self.truth.named |= not discarded
-            differs = messages.StateDiffers(
-                generation=generation,
-                rank=member.rank,
-                step=step,
-                ranks=wrong,
-                item="model/x",
-                repair=repair,
-                good_step=before if discarded else NO_STEP,
-            )
-            self.node.speak(self, differs)
-        if not discarded:
-            self._put(sealed, generation, self._holders, member.commit_step)
-
-    def _put(self, sealed: Sealed, generation: int, holders: tuple[Endpoint, ...], keep_step: int) -> None:
-        """Sends the replica to each holder in turn; what is on its way arrives, whatever happens to the sender meanwhile."""
-        if not holders:
-            self._announce(sealed, generation)
-            return
-        holder = self.node.other(holders[0])
-        if holder is None or not holder.alive or holder.core.generation > generation:
-            return  # no ack, no commit: the next generation names another holder
-        if holder.full:
-            self._refuse(sealed.state.step, generation)
-            return
-        slots = holder.slots(SlotKind.REPLICA, self._member().rank)
-        index = slot_to_write([each.state if each is not None else None for each in slots], keep_step)
-        slots[index] = None
-        self.world.at(self.world.between(0.005, 0.1), self._arrived, holder, index, sealed, generation, holders, keep_step)
-
-    def _arrived(
-        self, holder: "SimNode", index: int, sealed: Sealed, generation: int, holders: tuple[Endpoint, ...], keep_step: int
-    ) -> None:
-        if not holder.alive or (not self.alive and self.world.chance(0.5)):
-            return
-        if holder.core.generation > generation:
-            return  # the fence of the holder's agent: its vault does not change any more behind its report
-        holder.slots(SlotKind.REPLICA, self._member().rank)[index] = sealed
-        if self.alive:
-            self._put(sealed, generation, holders[1:], keep_step)
-
-    def _announce(self, sealed: Sealed, generation: int) -> None:
-        self._announced = sealed.state.step
-        store = self.node.at(self.truth.groups(generation).store_at)
-        if store is not None and store.alive and self.truth.announce(generation, self._member().rank, sealed.content):
-            self.node.write_checkpoint(generation, sealed.content)
-            for process in self.node.everyone():
-                if process.member is not None and process.member.running == generation:
-                    process.world.at(self.world.between(0.001, 0.05), process.commit_known, generation, sealed.state.step)
-        if sealed.state.step in self.truth.groups(generation).refused:
-            self.world.at(self.world.between(0.001, 0.05), self.refused_known, generation, sealed.state.step)
-
-    def _refuse(self, step: int, generation: int) -> None:
-        """This rank cannot protect S_step: nobody waits for its commit. Who has not announced it yet hears that then."""
-        self._announced = step
-        self.truth.groups(generation).refused.add(step)
-        member = self._member()
-        said = messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason="no room")
-        self.node.speak(self, said)
-        for process in self.node.everyone():
-            if process.member is not None and process.member.running == generation:
-                process.world.at(process.world.between(0.001, 0.05), process.refused_known, generation, step)
-
-    def refused_known(self, generation: int, step: int) -> None:
-        member = self.member
-        if not self.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
-            return
-        if not self._announced == self._open_step == step:
-            return
-        self._rhythm.refused(step)
-        self._unprotected = True
-        self._done(step)
-
-    def _done(self, step: int) -> None:
-        """All that comes of S_step has come of it."""
-        self._open_step, self._done_step = NO_STEP, step
-        self._protect_waiting()
-        member = self._member()
-        if member.live is not None and member.live.step == step == self.node.until:
-            self.truth.ended_unprotected |= member.commit_step < step
-            self._act(member.finished(step))
-
-    def commit_known(self, generation: int, step: int) -> None:
-        member = self.member
-        if not self.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
-            return
-        member.commit_known(generation, step)
-        if self._unprotected:
-            self._unprotected = False
-            self.node.speak(self, messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason=""))
-        self._rhythm.committed(step)
-        self._done(step)
-
-    def _protect_waiting(self) -> None:
-        if self._protect_step != NO_STEP and self._member().phase is Phase.RUN:
-            waiting, self._protect_step = self._protect_step, NO_STEP
-            self._protect(waiting)
-
     # ------------------------------------------------------------ a recovery
 
     def _recover(self, order: Reform) -> None:
@@ -420,14 +229,14 @@ class SimRank:
         if order.resume_step < SETTLING_STATES:
             groups.unverified.add(order.resume_step + 1)
         self._check_store(order.generation, order.store_port, opened=True)
-        self._holders = order.placements[0].holders
+        self.protection.holders = order.placements[0].holders
         self._await_others(order)
 
     def _await_others(self, order: Reform) -> None:
         if len(self.truth.groups(order.generation).arrived) < self.truth.world_size(order.generation):
             self._later(0.02, 0.05, self._await_others, order)
         elif self.world.chance(0.01):
-            self._act(self._member().recovery_failed(order, "reform", "connection refused"))
+            self.act(self._member().recovery_failed(order, "reform", "connection refused"))
         else:
             self._later(0.01, 0.1, self._reformed, order)
 
@@ -443,10 +252,10 @@ class SimRank:
         content, misfits = self._fetch(order, source)
         if content is None:
             reason = f"no {source.kind} of step {order.resume_step}"
-            self._act(member.recovery_failed(order, "restore", reason, misfits=misfits))
+            self.act(member.recovery_failed(order, "restore", reason, misfits=misfits))
             return
         if not member.restored(order, StateId(generation=source.slot_generation, step=order.resume_step)):
-            self._act(member.recovery_failed(order, "restore", "cut short"))
+            self.act(member.recovery_failed(order, "restore", "cut short"))
             return
         self.content = content
         self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
@@ -506,7 +315,7 @@ class SimRank:
     def _restore_cut_short(self) -> None:
         assert self._order is not None
         if self._member().phase is Phase.RESTORE:
-            self._act(self._member().recovery_failed(self._order, "reform", "cut short"))
+            self.act(self._member().recovery_failed(self._order, "reform", "cut short"))
 
     def _check_store(self, generation: int, port: int, *, opened: bool) -> None:
         """Each generation has a store of its own; the simulated ones listen on its number."""

@@ -1,0 +1,231 @@
+"""A simulated rank's protect thread, in virtual time: copy, compare, replicate, announce (trainer_hooks/protect.py)."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deadpool.proto import messages
+from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
+from deadpool.proto.slots import StateId, slot_to_write
+from deadpool.trainer_hooks.member import Member, Phase
+from deadpool.trainer_hooks.rhythm import Rhythm
+
+if TYPE_CHECKING:
+    from sim.node import SimNode
+    from sim.rank import SimRank
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed slot's content. `bad`: its bytes have changed since; whoever reads it finds that out."""
+
+    state: StateId
+    content: int
+    peers: tuple[int, ...] = ()
+    bad: bool = False
+
+
+Slots = list[Sealed | None]  # two; None: empty or torn
+
+
+class SimProtection:
+    """`done_step`: committed, refused or passed over. `copying`: a copy of the live state is under way."""
+
+    def __init__(self, rank: "SimRank") -> None:
+        self._rank = rank
+        self.node: SimNode = rank.node
+        self.world, self.truth = self.node.world, self.node.truth
+        self.holders: tuple[Endpoint, ...] = ()
+        self.copying = False
+        self._unprotected = False
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """A generation begins, with S_step."""
+        self._copied_step = NO_STEP  # the newest state that is sealed in the own vault
+        self._fence_step = NO_STEP  # the step that waits for its state's copy
+        self._protect_step = NO_STEP  # the state that waits for the verdict on the one before
+        self._open_step = NO_STEP  # the state in hand, until the verdict on it is known
+        self._announced = NO_STEP  # the state of which this rank has said that it has it safe, or refuses it
+        self._verified = NO_STEP  # the newest state that was the same everywhere, in this generation
+        self.done_step = NO_STEP
+        self._rhythm = Rhythm(first_step=step, exchange_from=step, exchanges=0)
+
+    def end(self) -> None:
+        """The generation is broken: nobody waits, and nothing more is begun."""
+        self._fence_step = self._protect_step = NO_STEP
+
+    def is_copied(self, step: int) -> bool:
+        """Returns whether S_step is; if not, the rank's fence is entered again when it is."""
+        if self._copied_step < step:
+            self._fence_step = step
+            return False
+        return True
+
+    def protect(self, step: int) -> None:
+        member = self._member()
+        if self._open_step != NO_STEP:
+            self._protect_step = step  # only then may the older slot be written
+            return
+        if not self._rhythm.is_tried(step):
+            self._copied_step = step
+            self._done(step)
+            return
+        self._open_step = step
+        slots, state = self.node.slots(SlotKind.SNAPSHOT, member.rank), member.live
+        assert state is not None
+        assert state.step == step
+        for index, held in enumerate(slots):
+            if held is not None and held.state == state and not held.bad:
+                self._copied(index, held, member.running)
+                return
+        sealed = Sealed(state, self._rank.content, self.node.peers_of(member.rank))
+        index = slot_to_write([each.state if each is not None else None for each in slots], member.commit_step)
+        slots[index] = None
+        self.copying = True
+        self.world.at(self.world.between(0.01, 0.15), self._copied, index, sealed, member.running)
+
+    def _copied(self, index: int, sealed: Sealed, generation: int) -> None:
+        if not self._rank.alive:
+            return
+        self.copying = False
+        member = self._member()
+        self.node.slots(SlotKind.SNAPSHOT, member.rank)[index] = sealed
+        self._copied_step = max(self._copied_step, sealed.state.step)
+        if member.running != generation or member.phase is not Phase.RUN:
+            return
+        if self._fence_step == sealed.state.step:
+            self._fence_step = NO_STEP
+            self._rank.fence(sealed.state.step)
+        if self.node.config.verify_every and sealed.state.step not in self.truth.groups(generation).unverified:
+            self._show(sealed, generation)
+        else:
+            self._put(sealed, generation, self.holders, member.commit_step)
+
+    def _show(self, sealed: Sealed, generation: int) -> None:
+        """Tells the others what this rank holds; once all have told, all go on."""
+        shown = self.truth.groups(generation).shown.setdefault(sealed.state.step, {})
+        shown[self._member().rank] = sealed.content
+        if len(shown) == self.truth.world_size(generation):
+            for each in self._everyone(generation):
+                self.world.at(self.world.between(0.001, 0.02), each.compared, generation, sealed.state.step, dict(shown))
+
+    def compared(self, generation: int, step: int, shown: dict[int, int]) -> None:
+        """As Protector._verified: an outvoted copy is discarded, and the step before, if it was verified, is what is left."""
+        member = self._rank.member
+        if not self._rank.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+            return
+        sealed = next(each for each in self.node.slots(SlotKind.SNAPSHOT, member.rank) if each and each.state.step == step)
+        before, value = self._verified, Counter(shown.values()).most_common(1)[0][0]
+        wrong = tuple(sorted(rank for rank, content in shown.items() if content != value))
+        discarded = bool(wrong) and before == step - 1
+        if not wrong:
+            self._verified = step
+        if discarded and member.rank in wrong:
+            slots = self.node.slots(SlotKind.SNAPSHOT, member.rank)
+            slots[slots.index(sealed)] = None
+        if wrong and member.rank == min(shown.keys() - set(wrong)):
+            repair = "discarded" if discarded else "none"
+            self.truth.named |= not discarded
+            differs = messages.StateDiffers(
+                generation=generation,
+                rank=member.rank,
+                step=step,
+                ranks=wrong,
+                item="model/x",
+                repair=repair,
+                good_step=before if discarded else NO_STEP,
+            )
+            self.node.speak(self._rank, differs)
+        if not discarded:
+            self._put(sealed, generation, self.holders, member.commit_step)
+
+    def _put(self, sealed: Sealed, generation: int, holders: tuple[Endpoint, ...], keep_step: int) -> None:
+        """Sends the replica to each holder in turn; what is on its way arrives, whatever happens to the sender meanwhile."""
+        if not holders:
+            self._announce(sealed, generation)
+            return
+        holder = self.node.other(holders[0])
+        if holder is None or not holder.alive or holder.core.generation > generation:
+            return  # no ack, no commit: the next generation names another holder
+        if holder.full:
+            self._refuse(sealed.state.step, generation)
+            return
+        slots = holder.slots(SlotKind.REPLICA, self._member().rank)
+        index = slot_to_write([each.state if each is not None else None for each in slots], keep_step)
+        slots[index] = None
+        self.world.at(self.world.between(0.005, 0.1), self._arrived, holder, index, sealed, generation, holders, keep_step)
+
+    def _arrived(
+        self, holder: "SimNode", index: int, sealed: Sealed, generation: int, holders: tuple[Endpoint, ...], keep_step: int
+    ) -> None:
+        if not holder.alive or (not self._rank.alive and self.world.chance(0.5)):
+            return
+        if holder.core.generation > generation:
+            return  # the fence of the holder's agent: its vault does not change any more behind its report
+        holder.slots(SlotKind.REPLICA, self._member().rank)[index] = sealed
+        if self._rank.alive:
+            self._put(sealed, generation, holders[1:], keep_step)
+
+    def _announce(self, sealed: Sealed, generation: int) -> None:
+        self._announced = sealed.state.step
+        store = self.node.at(self.truth.groups(generation).store_at)
+        if store is not None and store.alive and self.truth.announce(generation, self._member().rank, sealed.content):
+            self.node.write_checkpoint(generation, sealed.content)
+            for each in self._everyone(generation):
+                self.world.at(self.world.between(0.001, 0.05), each.commit_known, generation, sealed.state.step)
+        if sealed.state.step in self.truth.groups(generation).refused:
+            self.world.at(self.world.between(0.001, 0.05), self.refused_known, generation, sealed.state.step)
+
+    def _refuse(self, step: int, generation: int) -> None:
+        """This rank cannot protect S_step: nobody waits for its commit. Who has not announced it yet hears that then."""
+        self._announced = step
+        self.truth.groups(generation).refused.add(step)
+        member = self._member()
+        said = messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason="no room")
+        self.node.speak(self._rank, said)
+        for each in self._everyone(generation):
+            self.world.at(self.world.between(0.001, 0.05), each.refused_known, generation, step)
+
+    def refused_known(self, generation: int, step: int) -> None:
+        member = self._rank.member
+        if not self._rank.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+            return
+        if not self._announced == self._open_step == step:
+            return
+        self._rhythm.refused(step)
+        self._unprotected = True
+        self._done(step)
+
+    def _done(self, step: int) -> None:
+        """All that comes of S_step has come of it."""
+        self._open_step, self.done_step = NO_STEP, step
+        self._protect_waiting()
+        member = self._member()
+        if member.live is not None and member.live.step == step == self.node.until:
+            self.truth.ended_unprotected |= member.commit_step < step
+            self._rank.act(member.finished(step))
+
+    def commit_known(self, generation: int, step: int) -> None:
+        member = self._rank.member
+        if not self._rank.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+            return
+        member.commit_known(generation, step)
+        if self._unprotected:
+            self._unprotected = False
+            self.node.speak(self._rank, messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason=""))
+        self._rhythm.committed(step)
+        self._done(step)
+
+    def _protect_waiting(self) -> None:
+        if self._protect_step != NO_STEP and self._member().phase is Phase.RUN:
+            waiting, self._protect_step = self._protect_step, NO_STEP
+            self.protect(waiting)
+
+    def _everyone(self, generation: int) -> "list[SimProtection]":
+        """Returns those of all processes that run in that generation."""
+        return [each.protection for each in self.node.everyone() if each.member is not None and each.member.running == generation]
+
+    def _member(self) -> Member:
+        assert self._rank.member is not None
+        return self._rank.member
