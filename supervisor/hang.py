@@ -101,9 +101,9 @@ class Culprit:
 def find_culprit(ranks: Sequence[RankCalls]) -> tuple[Culprit | None, str]:
     """Returns the rank that the others wait for, or None, and why.
 
-    That is: the one that has not entered a call which others are in, and does not itself wait for a rank in the same manner; else
-    the one that is alone in a call which all others have left; else the one whose process is stopped. Groups with point-to-point
-    calls are left out: their ranks do not count the same calls.
+    That is: one whose process is stopped, whatever the others wait for; else the one that has not entered a call which others are
+    in, and does not itself wait for a rank in the same manner; else the one that is alone in a call which all others have left.
+    Groups with point-to-point calls are left out: their ranks do not count the same calls.
     """
     groups = _groups(ranks)
     missing: dict[int, dict[str, list[int]]] = {}  # who is waited for -> group -> by whom
@@ -116,10 +116,15 @@ def find_culprit(ranks: Sequence[RankCalls]) -> tuple[Culprit | None, str]:
                 for other in late:
                     missing.setdefault(other, {}).setdefault(name, []).append(rank)
     roots = [rank for rank in missing if rank not in waits]
+    stopped = [each.rank for each in ranks if each.stopped]
+    if stopped and not missing.keys() & set(stopped):
+        why = "has a stopped process"
+        return Culprit(rank=stopped[0], group="", operation="", call=0, waiting=(), why=why), why
     if missing:
-        rank = min(roots or missing, key=lambda each: (-_waiters(missing[each]), each))
+        suspects = [rank for rank in stopped if rank in missing] or roots or missing
+        rank = min(suspects, key=lambda each: (-_waiters(missing[each]), each))
         culprit = _absent(rank, missing[rank], groups)
-        return culprit, culprit.why if roots else f"{culprit.why}; the ranks' calls come in different orders"
+        return culprit, culprit.why if roots or stopped else f"{culprit.why}; the ranks' calls come in different orders"
     for name, members in groups.items():
         inside = [rank for rank, call in members.items() if call.entered > call.completed]
         if len(inside) == 1 and len(members) > 1:
@@ -128,10 +133,6 @@ def find_culprit(ranks: Sequence[RankCalls]) -> tuple[Culprit | None, str]:
             why = f"is alone in call {number} ({operation}) of group {name}, which the others have left"
             waiting = tuple(sorted(other for other in members if other != rank))
             return Culprit(rank=rank, group=name, operation=operation, call=number, waiting=waiting, why=why), why
-    stopped = [each.rank for each in ranks if each.stopped]
-    if stopped:
-        why = "has a stopped process"
-        return Culprit(rank=stopped[0], group="", operation="", call=0, waiting=(), why=why), why
     return None, _nobody(groups)
 
 

@@ -134,5 +134,16 @@ def test_nobody_is_named_when_nobody_waits() -> None:
     assert culprit.rank == 1
 
 
+def test_a_stopped_process_is_to_blame_whatever_the_others_wait_for() -> None:
+    """It stopped inside a call that the root of the broadcast has left; rank 2 is in it too, and more ranks wait for that one."""
+    left, inside, idle = ("0", "broadcast", 5, 4), ("0", "broadcast", 4, 3), ("0", "broadcast", 4, 4)
+    tp = [("tp", "allreduce", 2, 1), ("tp", "allreduce", 1, 1)]
+    ranks = [[left], [inside], [inside, tp[1]], [idle, tp[0]]]
+    for stopped, blamed in (((), 2), ((1,), 1)):
+        culprit, _ = find_culprit(_ranks(*ranks, stopped=stopped))
+        assert culprit is not None
+        assert culprit.rank == blamed
+
+
 def test_point_to_point_calls_are_not_compared() -> None:
     assert find_culprit(_ranks([("pp", "send", 8, 8)], [("pp", "recv", 3, 2)])) == (None, "")
