@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT_S))
         if "shell" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
-        if {"e2e", "slurm"} & set(item.path.parts) or ("shell" in item.path.parts and item.path.name.startswith("test_agent_")):
+        if "e2e" in item.path.parts or ("shell" in item.path.parts and item.path.name.startswith("test_agent_")):
             item.add_marker(pytest.mark.vault)
         if "slurm" in item.path.parts:
             item.add_marker(pytest.mark.slurm)

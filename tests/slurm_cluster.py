@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +132,16 @@ class SlurmJob:
         return self.field("JobState"), self.field("ExitCode")
 
     def run_now(self) -> None:
-        """Slurm lets a requeued job wait for two minutes, and says so again when it has cleared up after the run before."""
+        """Slurm lets a requeued job wait for two minutes, and says so again when it has cleared up after the run before.
+
+        Before the second in which that was ended is over, its nodes would refuse the next run ("Job credential revoked").
+        """
+        requeued = datetime.fromisoformat(self.field("SubmitTime"))
 
         def runs() -> bool:
             if self.field("JobState") == "PENDING":
-                self.cluster.run("scontrol", "update", f"job={self.job_id}", "StartTime=now", check=False)  # it may run by now
+                if datetime.now() - requeued > timedelta(seconds=2):  # it may run by now, when nothing can be set any more
+                    self.cluster.run("scontrol", "update", f"job={self.job_id}", "StartTime=now", check=False)
                 return False
             return True
 

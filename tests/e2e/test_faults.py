@@ -38,7 +38,8 @@ def test_orphans_a_lost_spare_and_a_stopped_rank(launcher: Launcher, reference: 
         ([2, 3], "permanent"),
         ([1], "transient"),
     ]
-    assert [event["node"] for event in job.events() if event["event"] == "node_lost"][:2] == ["node1", "node3"]
+    lost = {event["node"] for event in job.events() if event["event"] == "node_lost" and event["generation"] < 3}
+    assert lost in ({"node1", "node3"}, {"node1", "node2"})  # the second where a busy machine kills the spare first
     (hang,) = [event for event in job.events() if event["event"] == "hang"]
     assert (hang["rank"], hang["stopped"]) == (1, True)
 
