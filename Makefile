@@ -38,7 +38,7 @@ demo: $(installed)
 	.venv/bin/python examples/compare_runs.py build/demo/unbroken.digest build/demo/killed.digest
 	@echo "Not one bit differs: a node died, and the training is the unbroken one."
 
-# All others beside those that start jobs, which leave a core idle half of the time; their output comes last.
+# All others beside those that start jobs on this machine, which leave a core idle half of the time; their output comes last.
 test: $(installed)
 	@mkdir -p build
 	@PYTHONSAFEPATH=1 .venv/bin/python -m pytest -m "not vault" >build/other-tests.log 2>&1 & \

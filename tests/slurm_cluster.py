@@ -80,11 +80,16 @@ class Cluster:
         said = self.run("sbatch", "--parsable", *options, str(script), *arguments, cwd=folder, environment=environment)
         return SlurmJob(self, said.strip(), folder)
 
-    def train(self, folder: Path, *launch: str, options: tuple[str, ...] = (), steps: int = STEPS) -> "SlurmJob":
-        """Submits the example with deploy/slurm/train.sbatch: two nodes train, a third is the spare."""
-        training = ("--steps", str(steps), "--loss-log", "losses", "--digest", "digests", *SMALL)
+    def train(self, folder: Path, *launch: str, nodes: int = 3, options: tuple[str, ...] = ()) -> "SlurmJob":
+        """Submits the example with deploy/slurm/train.sbatch to the first nodes: two train, a third is the spare."""
+        training = ("--steps", str(STEPS), "--loss-log", "losses", "--digest", "digests", *SMALL)
         arguments = ("--summary-json", "summary.json", *launch, str(EXAMPLE), *training)
-        return self.submit(folder, DEPLOY / "train.sbatch", *arguments, options=("--nodes=3", "--time=10", *options))
+        where = (f"--nodes={nodes}", f"--nodelist=n[1-{nodes}]", "--time=10")
+        return self.submit(folder, DEPLOY / "train.sbatch", *arguments, options=(*where, *options))
+
+    def log(self) -> str:
+        """Returns the end of what Slurm's controller has written."""
+        return "\n".join((self._folder / "log" / "slurmctld.log").read_text(errors="replace").splitlines()[-40:])
 
 
 class SlurmJob:
@@ -161,7 +166,7 @@ class SlurmJob:
             until(condition, timeout_s, what)
         except AssertionError as error:
             known = self.cluster.run("scontrol", "--oneliner", "show", "job", self.job_id)
-            raise AssertionError(f"{error}\n{self.out}\n{self.names()}\n{known}") from error
+            raise AssertionError(f"{error}\n{self.out}\n{self.names()}\n{known}\n{self.cluster.log()}") from error
 
 
 def left_on(cluster: Cluster, nodes: tuple[str, ...] = ("n1", "n2", "n3", "n4", "n5")) -> dict[str, list[str]]:
