@@ -13,6 +13,7 @@ from deadpool.proto import warm_wire
 from deadpool.proto.config import Entry, JobConfig
 from deadpool.proto.console import tell
 from deadpool.proto.errors import ConfigError
+from deadpool.proto.script import is_application
 from deadpool.proto.warm_wire import INHERITED, Fork, Forked, ForkKind, FrameReader, Prepare, Ready
 
 _MODULE = "deadpool.trainer_hooks.warm"
@@ -200,12 +201,13 @@ def spawn_warm(python: str, environment: Mapping[str, str]) -> tuple[int, socket
 
 
 def preparation(config: JobConfig, environment: Mapping[str, str]) -> Prepare:
+    application = config.entry is Entry.SCRIPT and is_application(config.command[0])
     return Prepare(
         environment=dict(environment),
         folder=os.getcwd(),
         entry=config.entry,
         arguments=config.command,
-        fresh=config.start_method == "spawn" or config.entry is Entry.PROGRAM,
+        fresh=config.start_method == "spawn" or config.entry is Entry.PROGRAM or application,
         safe_path=bool(environment.get("PYTHONSAFEPATH")),
     )
 

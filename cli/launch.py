@@ -24,6 +24,7 @@ from deadpool.deploy.slurm.srun_options import is_of_srun
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
 from deadpool.proto.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
+from deadpool.proto.script import is_runnable
 from deadpool.proto.secret import read_private
 
 if TYPE_CHECKING:
@@ -331,8 +332,8 @@ def check_script(script: str, entry: Entry) -> None:
     """Raises ConfigError for what is no script or program. It is passed on as it was given: sys.argv is torchrun's."""
     if entry is Entry.PROGRAM and shutil.which(script) is None:
         raise ConfigError(f"program {script}: not found, or not executable")
-    if entry is Entry.SCRIPT and not Path(script).is_file():
-        raise ConfigError(f"script {script}: no such file")
+    if entry is Entry.SCRIPT and not is_runnable(script):
+        raise ConfigError(f"script {script}: " + ("a folder without __main__.py" if Path(script).is_dir() else "no such file"))
 
 
 def interpreter() -> str:

@@ -25,6 +25,7 @@ _READ_AT_LOADING = (
     "MALLOC_",
 )
 _HOOKS = "deadpool.trainer_hooks.run"  # what `deadpool.join` loads when it is first touched
+_FOR_OPTIMIZERS = "torch._dynamo"  # what torch loads when the first optimizer is made; it takes longer than torch itself
 
 
 def module_file(name: str) -> Path | None:
@@ -46,19 +47,35 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def imported_names(source: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order.
+    """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order; then, when it
+    trains with torch, what torch imports for an optimizer.
 
     Only those before it changes a variable that their libraries read as they are loaded: the rest, each rank imports itself.
     """
     found: list[tuple[str, tuple[str, ...]]] = []
-    for statement in ast.parse(source).body:
+    script = ast.parse(source)
+    for statement in script.body:
         if any(_read_at_loading(name) for name in _changed_variables(statement)):
             break
         if isinstance(statement, ast.Import):
             found += [(alias.name, ()) for alias in statement.names if alias.name.startswith(_ROOTS)]
         elif isinstance(statement, ast.ImportFrom) and statement.level == 0 and (statement.module or "").startswith(_ROOTS):
             found.append((statement.module or "", tuple(alias.name for alias in statement.names)))
+    else:
+        if any(module.startswith("torch") for module, _ in found) and any(map(_trains, ast.walk(script))):
+            found.append((_FOR_OPTIMIZERS, ()))
     return found
+
+
+def _trains(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr="optim" | "backward"):
+            return True
+        case ast.Import(names=names):
+            return any(alias.name == "torch.optim" for alias in names)
+        case ast.ImportFrom(module=module, names=names):
+            return module == "torch.optim" or (module == "torch" and any(alias.name == "optim" for alias in names))
+    return False
 
 
 def _read_at_loading(name: str) -> bool:

@@ -17,6 +17,7 @@ from string import Template
 from types import ModuleType
 
 from deadpool.proto.config import Entry
+from deadpool.proto.script import is_runnable
 from deadpool.trainer_hooks.warm_imports import module_file
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -35,7 +36,7 @@ class Command:
         """Returns in one line why the command cannot run, "" when it can."""
         name = self.arguments[0]
         match self.entry:
-            case Entry.SCRIPT if not Path(name).is_file():
+            case Entry.SCRIPT if not is_runnable(name):
                 return f"{name}: no such script (looked in {os.getcwd()})"
             case Entry.MODULE if module_file(name) is None:
                 return f"{name}: no such module for {sys.executable}"

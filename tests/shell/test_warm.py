@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,22 @@ def test_the_script_sees_what_it_would_see_under_python(tmp_path: Path, entry: E
         expected = under_python(node, *module, *command, "--lr", "a b").stdout.splitlines()
         assert json.loads(lines[0]) == json.loads(expected[0])
         assert lines[1:] == expected[1:] == ["a thread's last words", "at exit"]
+
+
+def test_a_folder_or_zip_file_is_run_as_by_python(tmp_path: Path) -> None:
+    source = "import json, sys, helper\nprint(json.dumps([sys.argv, __file__, sys.path[0], helper.__file__]))\n"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(source)
+    (tmp_path / "folder" / "helper.py").touch()
+    zipapp.create_archive(tmp_path / "folder", tmp_path / "script.pyz")
+    for name in ("folder", "script.pyz"):
+        (node_folder := tmp_path / f"node-{name}").mkdir()
+        with node_of(node_folder, "", command=(str(tmp_path / name), "--lr", "1")) as node:
+            node.start_agent()
+            node.start_ranks(0)
+            assert node.expect(RankExited).exit_code == 0
+            (line,) = node.log("rank-0-gen1.log").splitlines()
+            assert line == under_python(node, str(tmp_path / name), "--lr", "1").stdout.strip()
 
 
 def test_it_ends_as_it_would_under_python(tmp_path: Path) -> None:

@@ -96,6 +96,22 @@ def test_what_libraries_read_as_they_are_loaded_is_set_first(statement: str, ahe
     assert [module for module, _ in names] == ahead
 
 
+@pytest.mark.parametrize(
+    ("source", "ahead"),
+    [
+        ("import torch\ndef main():\n    torch.optim.SGD(parameters)", True),
+        ("import torch\nfrom torch.optim import SGD", True),
+        ("import torch\nfrom torch import optim as o", True),
+        ("import torch\nloss.backward()", True),
+        ("import torch\nmodel.eval()", False),
+        ("import trainer\ntrainer.optim.SGD(parameters)", False),
+        ("import torch, os\ndef main():\n    os.environ['TORCH_COMPILE_DISABLE'] = '1'\n    torch.optim.SGD(parameters)", False),
+    ],
+)
+def test_what_an_optimizer_needs_is_imported_ahead_for_a_script_that_trains(source: str, ahead: bool) -> None:
+    assert (("torch._dynamo", ()) in imported_names(source)) == ahead
+
+
 def test_what_cannot_be_imported_ahead_is_left_to_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch_that_is_nowhere\nfrom deadpool.proto import errors, nothing_there\n")

@@ -35,6 +35,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--frobnicate", "SCRIPT"], "No such option '--frobnicate'"),
         ([], "Missing argument 'SCRIPT'"),
         (["missing.py"], "script missing.py: no such file"),
+        (["/"], "script /: a folder without __main__.py"),
         (["--no-python", "no-such-program"], "program no-such-program: not found"),
         (["-m", "--no-python", "SCRIPT"], "choose one"),
         (["--nproc-per-node", "0", "SCRIPT"], "'--nproc-per-node': 0 is too small"),
