@@ -34,10 +34,15 @@ class Cluster:
         self._folder = folder
         self.down: set[str] = set()  # nodes that a test has killed
 
-    def run(self, *command: str, cwd: Path | None = None, environment: dict[str, str] | None = None, check: bool = True) -> str:
+    def run(self, *command: str, cwd: Path | None = None, check: bool = True) -> str:
+        environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "NPROC_PER_NODE": "2",
+            "XDG_RUNTIME_DIR": str(self._folder / "runtime"),
+        }
         done = subprocess.run(
             [str(self._folder / "slurm-exec"), *command],
-            cwd=cwd, env=environment or dict(os.environ), capture_output=True, text=True, timeout=_COMMAND_S, check=False,
+            cwd=cwd, env=environment, capture_output=True, text=True, timeout=_COMMAND_S, check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -72,12 +77,7 @@ class Cluster:
     def submit(self, folder: Path, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> "SlurmJob":
         """Runs sbatch in that folder; `options` are sbatch's."""
         folder.mkdir(exist_ok=True)
-        environment = os.environ | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "NPROC_PER_NODE": "2",
-            "XDG_RUNTIME_DIR": str(self._folder / "runtime"),
-        }
-        said = self.run("sbatch", "--parsable", *options, str(script), *arguments, cwd=folder, environment=environment)
+        said = self.run("sbatch", "--parsable", *options, str(script), *arguments, cwd=folder)
         return SlurmJob(self, said.strip(), folder)
 
     def train(self, folder: Path, *launch: str, nodes: int = 3, options: tuple[str, ...] = ()) -> "SlurmJob":

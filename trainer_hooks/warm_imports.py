@@ -47,10 +47,10 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def imported_names(source: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order; then, when it
-    trains with torch, what torch imports for an optimizer.
+    """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order.
 
-    Only those before it changes a variable that their libraries read as they are loaded: the rest, each rank imports itself.
+    Then, when it trains with torch, what torch imports for an optimizer. Only those before it changes a variable that their
+    libraries read as they are loaded: the rest, each rank imports itself.
     """
     found: list[tuple[str, tuple[str, ...]]] = []
     script = ast.parse(source)

@@ -9,4 +9,4 @@ for_salloc=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do for_salloc+=("$1"); shift; done
 [ $# -gt 1 ] || { echo "usage: $0 [salloc's options] -- [deadpool-launch's options] SCRIPT [ARGS]" >&2; exit 2; }
 shift
-exec salloc --ntasks-per-node=1 --no-kill "${for_salloc[@]}" deadpool-launch "$@"
+exec salloc --ntasks-per-node=1 --exclusive --no-kill "${for_salloc[@]}" deadpool-launch "$@"

@@ -29,6 +29,10 @@ def recoveries(training: Training) -> list[tuple[list[int], str]]:
     return [(recovery["ranks"], recovery["spare"]) for recovery in training.summary["recoveries"]]
 
 
+def said_by_ranks(output: str) -> list[str]:
+    return sorted(line[len("[rank 0] ") :] for line in output.splitlines() if line.startswith("[rank "))
+
+
 @pytest.mark.long
 def test_a_node_is_killed(cluster: Cluster, unbroken_training: Training, tmp_path: Path) -> None:
     job = cluster.train(tmp_path / "job", *slowed(6))
@@ -171,7 +175,11 @@ def test_ranks_have_what_srun_gives_a_task_and_nodes_that_differ_are_refused(clu
     assert job.end() == ("COMPLETED", "0:0"), job.out
     plain = (tmp_path / "plain").read_text().splitlines()
     assert sorted(plain) == ["n1 [0] 0", "n2 [0] 0"]
-    assert sorted(line[len("[rank 0] ") :] for line in job.out.splitlines() if line.startswith("[rank")) == sorted(plain)
+    assert said_by_ranks(job.out) == sorted(plain)
+    interactive = ("--nodes=2", "--", "--spares=0", "--nproc-per-node=2", "show.py")
+    assert said_by_ranks(cluster.run(str(DEPLOY / "interactive.sh"), *interactive, cwd=tmp_path)) == [
+        f"{node} [0, 1] None" for node in ("n1", "n1", "n2", "n2")
+    ]
     mixed = cluster.train(tmp_path / "mixed", nodes=5, options=("--gres=gpu:1",))
     assert mixed.end() == ("FAILED", "2:0"), mixed.out
     assert mixed.out.startswith(f"deadpool: Slurm job {mixed.job_id}: the nodes have different GPUs"), mixed.out
