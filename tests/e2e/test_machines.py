@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from fake_ssh import fake_ssh
 from machines import Machines, Started, machines, wait_for_text
+from ssh_servers import SshServers, needs_sshd
 from training import ROOT, SMALL, STEPS, Training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
@@ -71,6 +71,16 @@ def hooked(*more: str) -> tuple[str, ...]:
     return (*own, *slowly, *more, str(ROOT / "examples" / "train_gpt.py"), *training)
 
 
+def over_ssh(three: Machines, *names: str) -> dict[str, str]:
+    """Returns the environment in which `ssh` reaches these machines."""
+    servers = SshServers(three.folder)
+    for name in names:
+        three.run(name, servers.command(three.address(name)))
+    for name in names:
+        servers.until_listening(three.address(name))
+    return servers.environment
+
+
 def until_steps(three: Machines, steps: int) -> None:
     wait_for_text(three.folder / "losses", "\n", 4 * steps, timeout_s=150)
 
@@ -104,12 +114,12 @@ def test_a_machine_is_lost_in_the_middle_of_a_training(three: Machines, referenc
     assert_unbroken(three, list(jobs.values()), f"-{jobs['c'].process.pid}-", reference)  # a node's name has its launcher's pid
 
 
+@needs_sshd
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_host_is_lost_in_the_middle_of_a_training(three: Machines, reference: Training) -> None:
-    hosts = {three.address(name): f"nsenter --net=/proc/{os.getpid()}/fd/{three.networks.fd(name)}" for name in three.names}
-    options = hooked("--hosts", ",".join(hosts), "--spares", "1")
-    job = three.launch("launcher", *options, environment=fake_ssh(three.folder, hosts))
+    hosts = ",".join(three.address(name) for name in three.names)
+    job = three.launch("launcher", *hooked("--hosts", hosts, "--spares", "1"), environment=over_ssh(three, *three.names))
     until_steps(three, 8)
     three.networks.cut("b")
     assert_unbroken(three, [job], three.address("c"), reference)
@@ -131,10 +141,10 @@ def test_the_machine_of_the_endpoint_is_lost(three: Machines) -> None:
     assert (second.wait(), third.wait()) == (0, 0), f"{second.err}\n{third.err}"
 
 
+@needs_sshd
 def test_over_ssh(three: Machines) -> None:
-    hosts = {name: f"nsenter --net=/proc/{os.getpid()}/fd/{three.networks.fd(name)}" for name in ("a", "b")}
-    ssh = fake_ssh(three.folder, {three.address(name): prefix for name, prefix in hosts.items()})
-    addresses = ",".join(three.address(name) for name in hosts)
+    ssh = over_ssh(three, "a", "b")
+    addresses = ",".join(three.address(name) for name in ("a", "b"))
     job = three.launch("launcher", "--hosts", addresses, "--log-dir", "logs", "script.py", environment=ssh)
     wait_for_text(three.folder / "ran", "restart 0", 2)
     assert ran(three) == [f"{rank} of 2 restart 0 at {three.address(name)}" for rank, name in enumerate("ab")]
@@ -149,12 +159,12 @@ def test_over_ssh(three: Machines) -> None:
         ("b", ("--rdzv-endpoint", "{a}:29411", "--rdzv-conf", "join_timeout=1"), "no supervisor answers"),
         ("b", ("--rdzv-endpoint", "203.0.113.1:29411"), "cannot be reached"),
         ("a", ("--rdzv-endpoint", "{a}:29411", "--interface", "nowhere7"), "no such interface"),
-        ("launcher", ("--hosts", "{a},unknown"), "cannot be reached by ssh"),
+        pytest.param("launcher", ("--hosts", "{a},unknown"), "cannot be reached by ssh", marks=needs_sshd),
         ("launcher", ("--hosts", "{a}", "--nnodes", "2"), "too few"),
     ],
 )
 def test_bad_input_is_one_line(three: Machines, machine: str, arguments: tuple[str, ...], words: str) -> None:
-    ssh = fake_ssh(three.folder, {three.address("a"): ""})
+    ssh = over_ssh(three, "a") if "{a},unknown" in arguments else {}
     nnodes = () if machine == "launcher" else ("--nnodes", "2")
     given = [each.replace("{a}", three.address("a")) for each in arguments]
     bad = three.launch(machine, *nnodes, *given, "--log-dir", "logs", "script.py", environment=ssh)

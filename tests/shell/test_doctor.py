@@ -1,13 +1,14 @@
-"""`deadpool doctor` on this machine, and over an ssh that goes nowhere but here."""
+"""`deadpool doctor` on this machine, and on others, by ssh."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from fake_ssh import fake_ssh
+from ssh_servers import SshServers, needs_sshd
 
 
 def doctor(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -47,9 +48,18 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...]) -> None:
     assert (bad.returncode, bad.stderr.count("\n")) == (2, 1), bad.stderr
 
 
+@needs_sshd
 def test_other_machines_are_asked_over_ssh(tmp_path: Path) -> None:
-    fake = fake_ssh(tmp_path, hosts={"127.0.0.1": "", "localhost": ""})
-    answer = doctor("--json", "--hosts", "127.0.0.1,localhost,unknown", "--python", "/nowhere/python", environment=fake)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        servers = SshServers(tmp_path, port=free.getsockname()[1])
+    server = subprocess.Popen(servers.command("127.0.0.1"), stderr=subprocess.DEVNULL)
+    try:
+        servers.until_listening("127.0.0.1")
+        hosts = ("--hosts", "127.0.0.1,localhost,unknown", "--python", "/nowhere/python")
+        answer = doctor("--json", *hosts, environment=servers.environment)
+    finally:
+        server.kill()
+        server.wait()
     findings = json.loads(answer.stdout)
     assert answer.returncode == 1
     by_node = {(each["node"], each["check"]): each for each in findings}
