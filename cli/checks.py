@@ -228,7 +228,7 @@ def slurm(config_text: str, script_text: str | None, environment: Mapping[str, s
     )
     if "SLURM_JOB_ID" not in environment:
         return
-    advice = "add #SBATCH --no-kill (salloc --no-kill): without it Slurm ends the whole job when one node dies"
+    advice = "say it there (#SBATCH --no-kill) or to salloc: without it Slurm ends the whole job when one node dies"
     if any(environment.get(name) for name in ("SBATCH_NO_KILL", "SLURM_NO_KILL", "SALLOC_NO_KILL")):
         yield Finding(check="--no-kill", level=Level.OK, found="set in the environment")
     elif script_text is None:
@@ -236,7 +236,7 @@ def slurm(config_text: str, script_text: str | None, environment: Mapping[str, s
     elif re.search(r"^#SBATCH\s+(.*\s)?(--no-kill|-k)(\s|$)", script_text, re.MULTILINE):
         yield Finding(check="--no-kill", level=Level.OK, found="in the batch script")
     else:
-        yield Finding(check="--no-kill", level=Level.FAIL, found="missing in the batch script", advice=advice)
+        yield Finding(check="--no-kill", level=Level.FAIL, found="not in the batch script", advice=advice)
 
 
 def _limit(value: int) -> str:

@@ -59,7 +59,7 @@ def slurm_config() -> str | None:
 
 def batch_script(job_id: str) -> str | None:
     """Returns the Slurm job's batch script, None where it has none."""
-    return _output(["scontrol", "write", "batch_script", job_id, "-"])
+    return _output(["scontrol", "write", "batch_script", job_id, "-"]) or None  # for salloc's it prints nothing and exits with 0
 
 
 def to_json(machine: Machine) -> str:

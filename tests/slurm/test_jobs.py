@@ -1,5 +1,7 @@
 """Real Slurm: jobs from deploy/slurm lose nodes, cables, time and their batch host, and train as if nothing had happened."""
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,16 @@ def test_the_batch_host_is_killed(cluster: Cluster, unbroken_training: Training,
     assert job.names().count("recovered") == 1
     assert job.names().count("job_ended") == 1
     assert not left_on(cluster)
+
+
+def test_doctor_knows_what_slurm_says_of_itself_and_of_the_allocation(cluster: Cluster, tmp_path: Path) -> None:
+    doctor = ("deadpool", "doctor", "--json", "--python", sys.executable)
+    (tmp_path / "batch.sh").write_text("#!/bin/bash\n#SBATCH --no-kill\nexec " + " ".join(doctor))
+    job = cluster.submit(tmp_path, tmp_path / "batch.sh", options=("--output=batch-%j.out", "--time=5"))
+    assert job.end() == ("COMPLETED", "0:0"), job.out
+    for answer, no_kill in ((job.out, "ok"), (cluster.run("salloc", "--no-kill", *doctor), "warn")):
+        levels = {each["check"]: each["level"] for each in json.loads(answer)}
+        assert (levels["KillOnBadExit"], levels["SlurmdTimeout"], levels["--no-kill"]) == ("ok", "warn", no_kill)
 
 
 def test_ranks_have_what_srun_gives_a_task_and_nodes_that_differ_are_refused(cluster: Cluster, tmp_path: Path) -> None:
