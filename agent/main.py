@@ -33,6 +33,7 @@ _GRACE_S = 5.0  # for ranks, after a signal
 _ORPHAN_GRACE_S = 2.0  # when the parent has died: everything should be gone within 5 s
 _SAME_WISH_S = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_JOB_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # what they mean, the job's configuration says
 
 
 class _Console(logging.Handler):
@@ -43,6 +44,8 @@ class _Console(logging.Handler):
 def main() -> None:
     arguments = _arguments()
     parent, open_files = arguments.with_parent, raise_open_files()
+    for number in _JOB_SIGNALS:  # too early to pass it on
+        signal.signal(number, lambda *_: None)
     logging.basicConfig(level=logging.INFO, format=f"deadpool-agent[{arguments.node_id}]: %(message)s", handlers=[_Console()])
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if parent is not None:
@@ -114,6 +117,8 @@ async def _run(arguments: "NodeArguments", parent: int | None) -> int:
 
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop, number)
+    for number in _JOB_SIGNALS:
+        loop.add_signal_handler(number, node.signalled, number)
     if parent is not None and os.getppid() != parent:  # between the check and the handler
         stop(signal.SIGTERM)
     return await node.run()

@@ -46,6 +46,7 @@ from deadpool.proto.messages import (
     NO_STEP,
     CallReport,
     Hello,
+    JobSignalled,
     Order,
     RankMessage,
     Reserve,
@@ -165,6 +166,10 @@ class Node:
         if self._ending is not None and self._machinery is not None:
             self._machinery.processes.kill_now()
         self.dispatch(events.StopRequested(grace_s=grace_s))
+
+    def signalled(self, number: int) -> None:
+        """A signal for the whole job has come to this process."""
+        self._link.send(JobSignalled(signal=number))
 
     def dispatch(self, event: Event) -> None:
         """Hands the event to the core and carries out what it wants; events that this leads to wait their turn."""

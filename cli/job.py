@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,12 +22,14 @@ from deadpool.cli.restarts import Restarts
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.shared_folder import share, unshare
-from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, read_outcome
+from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, newest_endpoint, read_outcome
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm's before SIGTERM: no impatience
 _USAGE = 2  # exit code of a process whose configuration cannot be used
 _START_TIMEOUT_S = 60.0
 _MARGIN_S = 2.0  # on top of the grace that ranks get: what an agent and the supervisor need to end themselves
+_ASK_S, _ASK_EVERY_S = 1.0, 3.0  # whether a supervisor on another machine listens
+_TAKEOVER_S = 10.0  # that another node needs to be the supervisor's home, once the old one counts as lost
 _POLL_S = 0.2  # how often the events file is looked at; everything else wakes the launcher up
 
 
@@ -109,6 +112,8 @@ class LaunchedJob:
         self._restarts = Restarts()
         self._restart_s: float | None = None  # when a lost supervisor is started again
         self._wake_fd = -1
+        self._silent_since_s: float | None = None  # the supervisor, which a node hosts
+        self._ask_s = 0.0
 
     def run(self, greeting: str = "") -> int:
         """Returns the exit code. `greeting`: said once nothing is left that would be refused."""
@@ -171,7 +176,7 @@ class LaunchedJob:
             if stop_by is not None and now > stop_by:
                 self._patient = False
                 return
-            if self._nodes.left() or self._restart_s is not None:
+            if self._restart_s is not None or (self._nodes.left() and not self._forsaken(now)):
                 alone_until = None
             elif alone_until is None:
                 alone_until = self._alone_until_s(now)
@@ -180,9 +185,26 @@ class LaunchedJob:
                 return  # nobody is there to be told
             if reason and stop_by is None:
                 self._say(f"{reason}: stopping")
+                if self._config.journal and not self._signals and self._verdict == 1:
+                    return  # the last node has taken the supervisor with it
                 stop_by = now + self._config.end_timeout_s + _MARGIN_S
                 self._tell_supervisor()
         self._report()
+
+    def _forsaken(self, now_s: float) -> bool:
+        """Returns whether all nodes are gone, the supervisor among them, so that no event says it: none is a child of ours, and
+        nothing has listened for so long that another node would have taken over.
+        """
+        if not self._config.journal or self._children.started:
+            return False
+        if now_s >= self._ask_s:
+            self._ask_s = now_s + _ASK_EVERY_S
+            if _listens(newest_endpoint(journal_folder(self._config))[1]):
+                self._silent_since_s = None
+            elif self._silent_since_s is None:
+                self._silent_since_s = now_s
+        silent_s = 0.0 if self._silent_since_s is None else now_s - self._silent_since_s
+        return silent_s > self._config.heartbeat_timeout_s * 2 + _TAKEOVER_S
 
     def _tell_supervisor(self) -> None:
         """To stop the job. Where a node hosts it, the nodes know where it is."""
@@ -294,6 +316,15 @@ class LaunchedJob:
                 signal.signal(number, handler)
             os.close(self._wake_fd)
             os.close(write_fd)
+
+
+def _listens(endpoint: str) -> bool:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ASK_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _how(exit_code: int) -> str:

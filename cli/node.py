@@ -30,7 +30,7 @@ from deadpool.proto.shared_folder import read_shared, stand_where_the_launcher_d
 from deadpool.proto.terms import newest_endpoint, read_outcome
 
 _AGENT = "agent"
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _SHARED_S = 60.0
 _KILL_S = 60.0  # the kernel may need a while to end a process that holds much memory
 _POLL_S = 0.2

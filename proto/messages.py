@@ -258,6 +258,13 @@ class HostTrouble:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSignalled:
+    """A signal for the whole job has come to this node: Slurm sends it to all tasks. `signal`: its number."""
+
+    signal: int
+
+
 # ---------------------------------------------------------------- rank -> agent -> supervisor (forwarded as they are)
 
 
@@ -625,6 +632,7 @@ AgentMessage = (
     | StateDiffers
     | CheckpointWritten
     | HostTrouble
+    | JobSignalled
     | CallReport
     | RankRaised
 )

@@ -9,10 +9,11 @@ Here: what happened. What a failure means is in diagnose.py, what is waited for 
 advance.py, what is known in state.py.
 """
 
+from signal import Signals
 from typing import assert_never
 
 from deadpool.proto import messages
-from deadpool.proto.config import JobConfig
+from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
 from deadpool.supervisor import advance, keeping, leaving, sessions
 from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
@@ -113,6 +114,8 @@ class Job:
                 keeping.checkpoint_written(state, node_id, message)
             case messages.HostTrouble():
                 keeping.host_trouble(state, node_id, message)
+            case messages.JobSignalled():
+                self._signalled(node_id, message.signal, now_s)
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
@@ -133,6 +136,16 @@ class Job:
                     keeping.misfits_told(state, message.misfits)
                 if message.generation == state.generation and state.phase is not Phase.END:
                     self._answered(node_id, message, now_s)
+
+    def _signalled(self, node_id: str, number: int, now_s: float) -> None:
+        """The signal means what it means to the launcher. It comes from every node to which it was sent: once is enough."""
+        state = self.state
+        if state.phase is Phase.END:
+            return
+        if number in stop_signals(state.config):
+            state.end(128 + number, f"{Signals(number).name} came to {node_id}", now_s=now_s)
+        elif number == CHECKPOINT_SIGNAL and not state.checkpoint_asked:
+            keeping.checkpoint_requested(state)
 
     def _answered(
         self,

@@ -1,6 +1,7 @@
 """Real Slurm: jobs from deploy/slurm lose nodes, cables, time and their batch host, and train as if nothing had happened."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -104,6 +105,18 @@ def test_scancel_leaves_a_checkpoint_and_nothing_else(cluster: Cluster, tmp_path
     job.until_said("ended with exit code 143")  # for Slurm it is CANCELLED from the start
     (ended,) = [event for event in job.events() if event["event"] == "job_ended"]
     assert (ended["exit_code"], ended["reason"]) == (143, "SIGTERM received")
+    assert list((job.folder / f"checkpoints-{job.job_id}").glob("step-*/deadpool.json"))
+    assert not left_on(cluster)
+
+
+def test_a_signal_to_all_tasks_is_taken_for_the_launchers(cluster: Cluster, tmp_path: Path) -> None:
+    """What --signal=USR1@..., without B:, sends."""
+    job = cluster.train(tmp_path / "job", *slowed(6, 16, 26))
+    job.until_steps(8)
+    cluster.run("scancel", "--signal=USR1", job.job_id)
+    job.until_said("ended with exit code 138")
+    job.until(lambda: (job.field("Restarts"), job.field("JobState")) == ("1", "PENDING"), 90, "it is requeued")
+    assert re.search(r"deadpool: SIGUSR1 came to n\d: stopping", job.out), job.out
     assert list((job.folder / f"checkpoints-{job.job_id}").glob("step-*/deadpool.json"))
     assert not left_on(cluster)
 

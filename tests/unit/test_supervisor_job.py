@@ -1,6 +1,7 @@
 """A job's life around its recoveries: assembly, unhooked scripts, fatal errors, the end, and what comes too late."""
 
 import itertools
+import signal
 
 import pytest
 from supervising import Scene
@@ -240,6 +241,27 @@ def test_finish() -> None:
         assert not scene.has_quit()
         scene.say(node, messages.Stopped())
     assert scene.has_quit()
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "ends"),
+    [
+        (signal.SIGUSR1, {}, True),
+        (signal.SIGUSR1, {"checkpoint_dir": "/checkpoints"}, False),
+        (signal.SIGUSR1, {"checkpoint_dir": "/checkpoints", "signals": "SIGUSR1"}, True),
+        (signal.SIGUSR2, {"checkpoint_dir": "/checkpoints"}, True),
+    ],
+)
+def test_a_signal_to_all_nodes_means_what_it_means_to_the_launcher(number: int, options: dict[str, str], ends: bool) -> None:
+    scene = Scene(**options)
+    scene.start(commit_step=3)
+    for node in range(3):
+        scene.say(node, messages.JobSignalled(signal=number))
+    assert (scene.state.phase is Phase.END) == ends
+    if ends:
+        assert {stop.signal_number for _, stop in scene.took(messages.Stop)} == {number}
+    else:
+        assert len(scene.took(messages.WriteCheckpoint)) == 1
 
 
 def test_agent_that_does_not_stop_is_given_up() -> None:
