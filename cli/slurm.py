@@ -23,6 +23,7 @@ from deadpool.deploy.slurm.allocation import (
     node_states,
     nodes_command,
     step_command,
+    step_name,
     steps_command,
     steps_of,
 )
@@ -75,7 +76,7 @@ class AllocationNodes:
         if self._interface:
             own += ["--interface", self._interface]
         command = [*module_command("deadpool.cli.node"), *own]
-        self._children.start(_SRUN, step_command(self._allocation, self._nodes, command))
+        self._children.start(_SRUN, step_command(self._allocation, self._nodes, command, name=step_name(self._config.job_id)))
 
     def fds(self) -> list[int]:
         return []
@@ -122,7 +123,7 @@ class AllocationNodes:
         self._children.signal(_WATCH, signal.SIGKILL)
 
     def close(self) -> None:
-        steps = steps_of(_ask(steps_command(self._allocation)))
+        steps = steps_of(_ask(steps_command(self._allocation)), name=step_name(self._config.job_id))
         if steps:
             _ask(["scancel", "--signal=KILL", *steps])
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from deadpool.proto.errors import ConfigError
 
-STEP_NAME = "deadpool"
 _PIECE = re.compile(r"([^,\[]*(?:\[[^\]]*\][^,\[]*)*)(?:,|$)")  # up to a comma outside of brackets
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
@@ -119,7 +118,12 @@ def seats(allocation: Allocation, *, nnodes: tuple[int, int] | None, spares: int
     return Seats(at_least=least, nnodes=training, spares=there - training if spares is None else spares)
 
 
-def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence[str]) -> list[str]:
+def step_name(job: str) -> str:
+    """Returns the name of the step with the nodes of that job: there may be others in the allocation."""
+    return f"deadpool-{job}"
+
+
+def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence[str], *, name: str) -> list[str]:
     """Returns the one srun of a job: a task on each of these nodes, which live on when others die.
 
     Only with --no-kill (here and in the batch script) and without --kill-on-bad-exit does a step outlive a node. The task may use
@@ -133,7 +137,7 @@ def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence
         f"--ntasks={count}",
         "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}",
-        f"--job-name={STEP_NAME}",
+        f"--job-name={name}",
         "--no-kill",
         "--kill-on-bad-exit=0",
         "--wait=0",
@@ -147,14 +151,14 @@ def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence
 
 
 def steps_command(allocation: Allocation) -> list[str]:
-    """Returns what lists the job's steps, for `steps_of`."""
+    """Returns what lists the allocation's steps, for `steps_of`."""
     return ["squeue", "--steps", f"--jobs={allocation.job_id}", "--noheader", "--format=%i %j"]
 
 
-def steps_of(text: str) -> list[str]:
-    """Returns the ids of our steps (JOB.STEP) from what `steps_command` prints."""
+def steps_of(text: str, *, name: str) -> list[str]:
+    """Returns the ids (JOB.STEP) of the steps with that name from what `steps_command` prints."""
     pairs = [line.split(None, 1) for line in text.splitlines()]
-    return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].strip() == STEP_NAME]
+    return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].strip() == name]
 
 
 def job_command(allocation: Allocation) -> list[str]:

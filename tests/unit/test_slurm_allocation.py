@@ -13,6 +13,7 @@ from deadpool.deploy.slurm.allocation import (
     node_states,
     seats,
     step_command,
+    step_name,
     steps_of,
     task_of,
 )
@@ -100,11 +101,12 @@ def test_an_allocation_that_is_too_small(nnodes: tuple[int, int] | None, spares:
 
 
 def test_the_step_outlives_a_node() -> None:
-    command = step_command(FIVE, FIVE.nodes[:2], ["agent", "--x"])
+    command = step_command(FIVE, FIVE.nodes[:2], ["agent", "--x"], name=step_name("train-7"))
     assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--nodelist=n1,n2"} <= set(command)
     assert command[0] == "srun"
     assert command[-2:] == ["agent", "--x"]
-    assert steps_of("7.batch batch\n7.0 deadpool\n7.1 other\n\n") == ["7.0"]
+    assert "--job-name=deadpool-train-7" in command
+    assert steps_of("7.batch batch\n7.0 deadpool-train-7\n7.1 deadpool-other-7\n\n", name=step_name("train-7")) == ["7.0"]
 
 
 def test_a_task_knows_its_node() -> None:
