@@ -296,7 +296,7 @@ class LaunchedJob:
     def _report(self) -> None:
         for event in self._progress.new_events():
             self._nodes.heard(event)
-            if line := describe(event):
+            if (line := describe(event)) and not (self._signals and event["event"] == "job_ended"):  # its own signal it has said
                 self._say(line)
         self._nodes.turn()
 

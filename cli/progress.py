@@ -37,7 +37,7 @@ def describe(event: dict[str, Any]) -> str:
         return event.get(name, "?")
 
     match event.get("event"):
-        case "job_ended" if event.get("reason", "").startswith("SIG") and " came to " in event["reason"]:
+        case "job_ended" if event.get("reason", "").startswith("SIG"):
             return f"{event['reason']}: stopping"
         case "started":
             return "training"
