@@ -1,10 +1,12 @@
 """The launcher in a Slurm allocation whose srun is a fake one (the real one: tests/slurm)."""
 
 import os
+import shutil
 from pathlib import Path
 
+import psutil
 import pytest
-from launching import Launcher
+from launching import Launcher, until
 
 pytestmark = pytest.mark.vault
 
@@ -55,6 +57,21 @@ def test_an_srun_that_fails(launcher: Launcher, tmp_path: Path) -> None:
     assert outcome.exit_code == 1
     assert "srun has ended with 1" in outcome.err
     assert "no node is left" in outcome.err
+
+
+def test_all_nodes_die_at_once_and_the_supervisor_with_them(launcher: Launcher, tmp_path: Path) -> None:
+    """No event says that a node is lost."""
+    environment = allocation(tmp_path, AS_A_TASK)
+    options = ("--journal", str(tmp_path / "shared"), "--heartbeat-timeout", "1", "--no-python")
+    job = launcher.start(*options, "sleep", "60", environment=environment, cold=True)
+    until(lambda: [event for event in job.events() if event["event"] == "started"], 60, "it trains")
+    processes = {" ".join(each.cmdline()): each for each in psutil.Process(job.process.pid).children(recursive=True)}
+    for part in ("supervisor.main", "agent.main", "cli.node"):
+        (process,) = [process for command, process in processes.items() if f"deadpool.{part} " in f"{command} "]
+        process.kill()
+    outcome = job.wait()
+    assert (outcome.exit_code, "no node is left" in outcome.err) == (1, True), outcome.err
+    shutil.rmtree(f"/dev/shm/deadpool-{job.job_id}-localhost")  # nobody was left to do so
 
 
 def test_nodes_with_different_gpus(launcher: Launcher, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_slurm_says_that_a_node_drains_and_that_another_is_down(
     assert not left_on(cluster)
 
 
+@pytest.mark.long
 def test_scancel_leaves_a_checkpoint_and_nothing_else(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.train(tmp_path / "job", *slowed(6, 16, 26))
     job.until_steps(8)
