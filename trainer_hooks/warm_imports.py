@@ -25,7 +25,7 @@ _READ_AT_LOADING = (
     "MALLOC_",
 )
 _HOOKS = "deadpool.trainer_hooks.run"  # what `deadpool.join` loads when it is first touched
-_FOR_OPTIMIZERS = "torch._dynamo"  # what torch loads when the first optimizer is made; it takes longer than torch itself
+_FOR_OPTIMIZERS = "torch._dynamo"  # what torch loads when the first optimizer is made; it takes as long as torch itself
 
 
 def module_file(name: str) -> Path | None:
