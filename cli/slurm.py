@@ -26,12 +26,14 @@ from deadpool.deploy.slurm.allocation import (
     step_name,
     steps_command,
     steps_of,
+    task_epilog,
 )
 from deadpool.proto.addresses import interface_address, outward_address, own_address
 from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.terms import journal_folder
 
+TASK_EPILOG = "task-epilog"  # in the folder that the job's machines share; add-spare.sbatch has it too
 _SRUN, _WATCH = "srun", "scontrol"
 _COMMAND_S = 30.0  # Slurm's commands wait for a controller that is busy, or away
 LINGER_S = 5.0
@@ -76,7 +78,12 @@ class AllocationNodes:
         if self._interface:
             own += ["--interface", self._interface]
         command = [*module_command("deadpool.cli.node"), *own]
-        self._children.start(_SRUN, step_command(self._allocation, self._nodes, command, name=step_name(self._config.job_id)))
+        epilog = journal_folder(self._config).absolute() / TASK_EPILOG
+        epilog.write_text(task_epilog(self._config.job_id))
+        epilog.chmod(0o700)
+        name = step_name(self._config.job_id)
+        step = step_command(self._allocation, self._nodes, command, name=name, epilog=str(epilog))
+        self._children.start(_SRUN, step)
 
     def fds(self) -> list[int]:
         return []

@@ -118,12 +118,21 @@ def seats(allocation: Allocation, *, nnodes: tuple[int, int] | None, spares: int
     return Seats(at_least=least, nnodes=training, spares=there - training if spares is None else spares)
 
 
+def task_epilog(job: str) -> str:
+    """Returns the script that Slurm runs on a node after our task: of one that was killed with its agent, the vault is left."""
+    return f"""#!/bin/sh
+vault=/dev/shm/deadpool-{job}-$SLURMD_NODENAME
+[ -O "$vault" ] && exec flock --timeout 3 "$vault/lock" rm -rf "$vault"
+exit 0
+"""
+
+
 def step_name(job: str) -> str:
     """Returns the name of the step with the nodes of that job: there may be others in the allocation."""
     return f"deadpool-{job}"
 
 
-def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence[str], *, name: str) -> list[str]:
+def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence[str], *, name: str, epilog: str) -> list[str]:
     """Returns the one srun of a job: a task on each of these nodes, which live on when others die.
 
     Only with --no-kill (here and in the batch script) and without --kill-on-bad-exit does a step outlive a node. The task may use
@@ -138,6 +147,7 @@ def step_command(allocation: Allocation, nodes: Sequence[str], command: Sequence
         "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}",
         f"--job-name={name}",
+        f"--task-epilog={epilog}",
         "--no-kill",
         "--kill-on-bad-exit=0",
         "--wait=0",

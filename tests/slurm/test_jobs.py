@@ -110,6 +110,16 @@ def test_scancel_leaves_a_checkpoint_and_nothing_else(cluster: Cluster, tmp_path
     assert not left_on(cluster)
 
 
+def test_a_killed_launcher_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Slurm kills the tasks with it: no process of ours is left to clear up."""
+    job = cluster.train(tmp_path / "job", *slowed(6, 16, 26))
+    job.until_steps(8)
+    cluster.run("scancel", "--batch", "--signal=KILL", job.job_id)
+    assert job.end()[0] == "FAILED"
+    job.until(lambda: not left_on(cluster), 30, "nothing is left in /dev/shm")
+
+
+@pytest.mark.long
 def test_a_signal_to_all_tasks_is_taken_for_the_launchers(cluster: Cluster, tmp_path: Path) -> None:
     """What --signal=USR1@..., without B:, sends."""
     job = cluster.train(tmp_path / "job", *slowed(6, 16, 26))

@@ -101,11 +101,11 @@ def test_an_allocation_that_is_too_small(nnodes: tuple[int, int] | None, spares:
 
 
 def test_the_step_outlives_a_node() -> None:
-    command = step_command(FIVE, FIVE.nodes[:2], ["agent", "--x"], name=step_name("train-7"))
+    command = step_command(FIVE, FIVE.nodes[:2], ["agent", "--x"], name=step_name("train-7"), epilog="/journal/task-epilog")
     assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--nodelist=n1,n2"} <= set(command)
     assert command[0] == "srun"
     assert command[-2:] == ["agent", "--x"]
-    assert "--job-name=deadpool-train-7" in command
+    assert {"--job-name=deadpool-train-7", "--task-epilog=/journal/task-epilog"} <= set(command)
     assert steps_of("7.batch batch\n7.0 deadpool-train-7\n7.1 deadpool-other-7\n\n", name=step_name("train-7")) == ["7.0"]
 
 
