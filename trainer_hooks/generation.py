@@ -68,9 +68,14 @@ class Generation:
             inner.shut()
 
     def fail(self, error: str) -> None:
-        """A collective failed by itself: breaks the generation and reports it, once."""
-        if self.break_up(error):
+        """A collective failed by itself: reports it, and breaks the generation.
+
+        In this order: from the break on all calls are echoed, and whoever has not heard of it by then would take the step in
+        which that happens, and the next ones, for complete. A second thread that fails meanwhile reports it as well.
+        """
+        if not self.broken:
             self._on_broken(self.number, error)
+            self.break_up(error)
 
     def add(self, inner: InnerGroup, calls: "Calls") -> None:
         """Takes in a group that was opened."""

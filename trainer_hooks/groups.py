@@ -37,8 +37,8 @@ class Groups:
     """The registry. One per process; thread-safe where said."""
 
     def __init__(self, *, record: CallRecord | None, host: str, on_broken: Callable[[int, str], None]) -> None:
-        """`host`: the address that this node's Gloo listens on. `on_broken(generation, error)` is called once per generation,
-        from any thread, when a collective fails by itself."""
+        """`host`: the address that this node's Gloo listens on. `on_broken(generation, error)` is called, from any
+        thread, when a collective fails by itself: before its generation breaks; more than once when several fail at a time."""
         self.record = record
         self.store = GenerationStore()  # what c10d keeps as its default store
         self._host = host

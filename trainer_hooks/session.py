@@ -151,9 +151,9 @@ class Session:
 
     def trouble(self, generation: int, error: Exception) -> None:
         """Something that the generation needs has failed in this process: as if a collective had."""
+        self._on_broken(generation, str(error))
         if self.groups is not None:
             self.groups.break_generation(generation, str(error))
-        self._on_broken(generation, str(error))
 
     def _cancel(self) -> None:
         self.cancelled.set()

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from deadpool.proto.call_record import CallRecord
+from deadpool.trainer_hooks.generation import Generation
 from deadpool.trainer_hooks.group import Group
 from deadpool.trainer_hooks.groups import Groups
 
@@ -88,6 +89,14 @@ def test_a_failure_is_reported_once_and_settles(live: Live) -> None:
     assert live.reports == [(current.number, "first")]
     live.reports.clear()
     live.reform()
+
+
+def test_a_failure_is_reported_before_anything_is_echoed() -> None:
+    """Else a step whose calls were echoed would count as complete: the main thread may be quicker than the one that reports."""
+    broken_then: list[bool] = []
+    generation = Generation(1, lambda *_: broken_then.append(generation.broken))
+    generation.fail("lost")
+    assert (broken_then, generation.broken) == ([False], True)
 
 
 def test_groups_made_and_destroyed_while_live_and_while_broken(live: Live) -> None:
