@@ -180,12 +180,13 @@ class LaunchedJob:
                 alone_until = None
             elif alone_until is None:
                 alone_until = self._alone_until_s(now)
-            reason = self._reason_to_stop(alone=alone_until is not None and now > alone_until)
+            alone = alone_until is not None and now > alone_until
+            reason = self._reason_to_stop(alone=alone)
             if reason and self._restart_s is not None:
                 return  # nobody is there to be told
             if reason and stop_by is None:
                 self._say(f"{reason}: stopping")
-                if self._config.journal and not self._signals and self._verdict == 1:
+                if alone and self._config.journal:
                     return  # the last node has taken the supervisor with it
                 stop_by = now + self._config.end_timeout_s + _MARGIN_S
                 self._tell_supervisor()

@@ -33,7 +33,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.errors import DeadpoolError
 from deadpool.proto.terms import journal_folder
 
-TASK_EPILOG = "task-epilog"  # in the folder that the job's machines share; add-spare.sbatch has it too
+_TASK_EPILOG = "task-epilog"  # in the folder that the job's machines share; add-spare.sbatch names it as well
 _SRUN, _WATCH = "srun", "scontrol"
 _COMMAND_S = 30.0  # Slurm's commands wait for a controller that is busy, or away
 LINGER_S = 5.0
@@ -78,7 +78,7 @@ class AllocationNodes:
         if self._interface:
             own += ["--interface", self._interface]
         command = [*module_command("deadpool.cli.node"), *own]
-        epilog = journal_folder(self._config).absolute() / TASK_EPILOG
+        epilog = journal_folder(self._config).absolute() / _TASK_EPILOG
         epilog.write_text(task_epilog(self._config.job_id))
         epilog.chmod(0o700)
         name = step_name(self._config.job_id)
