@@ -27,8 +27,9 @@ from deadpool.agent.logs import Logs
 from deadpool.agent.machinery import Machinery
 from deadpool.agent.processes import Exit, Processes
 from deadpool.agent.progress import Records
+from deadpool.agent.rank_streams import RankStreams
 from deadpool.agent.replication.tcp import ReplicaServer
-from deadpool.agent.service import Orders, serve
+from deadpool.agent.service import serve
 from deadpool.agent.shortage import AGAIN_S, left_out, out_of_files
 from deadpool.agent.stacks import is_stopped, save_stacks
 from deadpool.agent.store import StoreProcess
@@ -48,20 +49,15 @@ from deadpool.proto.messages import (
     Hello,
     JobSignalled,
     Order,
-    RankMessage,
-    Reserve,
-    Reserved,
     Stop,
     Stopped,
     VaultReport,
 )
 from deadpool.proto.stacks import stacks_path
-from deadpool.proto.vault_layout import snapshot_slots
 
 _log = logging.getLogger(__name__)
 _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
 _WATCH_S = 0.003  # how often call records are read while an injection waits for its moment
-_REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
 _VERDICT_S = 15.0  # for the supervisor that this node hosts to hear of everybody's end
 _FORSAKEN_GRACE_S = 5.0
 _TURNS = 8  # nodes without an index start a lost supervisor after one of so many waits
@@ -120,8 +116,7 @@ class Node:
         self._machinery: Machinery | None = None
         self._events: deque[Event] = deque()
         self._handling = False
-        self._orders: dict[int, Orders] = {}
-        self._silent: dict[int, asyncio.Event] = {}  # set when nothing more will come on that process's stream
+        self._ranks = RankStreams(self._core, lambda: self._machinery, self.dispatch)
         self._timer: asyncio.TimerHandle | None = None
         self._watching = False
         self._host = Watch()
@@ -133,7 +128,7 @@ class Node:
 
     async def run(self) -> int:
         path = socket_path(self._arguments.job_dir, self._arguments.node_id)
-        server = await serve(path, self._arguments.token, self)
+        server = await serve(path, self._arguments.token, self._ranks)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         loop.set_default_executor(ThreadPoolExecutor())  # asyncio imports it at its first use, perhaps with no descriptor left
@@ -232,8 +227,7 @@ class Node:
             case events.Report(message=message):
                 self._link.send(message)
             case events.Tell(process=process, order=order):
-                if process in self._orders:
-                    self._orders[process].put_nowait(order)
+                self._ranks.tell(process, order)
             case events.EndNode(grace_s=grace_s, signal_number=signal_number):
                 self._ending = asyncio.create_task(self._end(grace_s, signal_number))
             case _ if self._machinery is not None:
@@ -316,7 +310,7 @@ class Node:
             processes=Processes(
                 warm,
                 error_path=lambda number: error_path(arguments.job_dir, arguments.node_id, number),
-                silent=self._is_silent,
+                silent=self._ranks.silent,
                 on_forked=self._process_forked,
                 on_exited=self._exited,
             ),
@@ -399,8 +393,7 @@ class Node:
 
     def _exited(self, process: int, exit: Exit) -> None:
         playing = self._core.processes.get(process)
-        self._orders.pop(process, None)
-        self._silent.pop(process, None)
+        self._ranks.forget(process)
         if playing is None or self._machinery is None:
             return
         step, commit_step = NO_STEP, NO_STEP
@@ -421,54 +414,6 @@ class Node:
                 commit_step=commit_step,
             )
         )
-
-    # ------------------------------------------------------------ ranks (service.Ranks)
-
-    async def register(self, pid: int, orders: Orders) -> int | None:
-        if self._machinery is None:
-            return None
-        process = await self._machinery.processes.find(pid, _REGISTER_S)
-        if process is None or process in self._orders or process not in self._core.processes:
-            return None
-        self._orders[process] = orders
-        self._silent[process] = asyncio.Event()
-        self.dispatch(events.ProcessRegistered(process=process, pid=pid))
-        return process
-
-    async def spoke(self, process: int, message: RankMessage) -> None:
-        if isinstance(message, Reserve):
-            await self._reserve(process, message)
-        elif process in self._core.processes:
-            self.dispatch(events.RankSpoke(process=process, message=message))
-
-    def left(self, process: int, orders: Orders) -> None:
-        if self._orders.get(process) is orders:
-            del self._orders[process]
-            self._silent[process].set()
-
-    async def _is_silent(self, process: int) -> None:
-        """Returns once all that the dead process had said on its stream has been heard."""
-        if process in self._silent:
-            await self._silent[process].wait()
-
-    async def _reserve(self, process: int, order: Reserve) -> None:
-        node = self._machinery
-        if node is None:
-            return
-        replica_bytes = 2 * node.config.replicas * order.replica_bytes
-        try:
-            await asyncio.to_thread(
-                node.vault.reserve_snapshots,
-                order.rank,
-                order.snapshot_bytes,
-                replica_bytes,
-                slots=snapshot_slots(checkpoints=node.config.checkpoint_dir != "", going_back=node.config.verify_every > 1),
-            )
-            answer = Reserved()
-        except (ConfigError, OSError) as error:
-            answer = Reserved(error=str(error))
-        if process in self._orders:
-            self._orders[process].put_nowait(answer)
 
     async def _report_calls(self, node: Machinery, generation: int) -> None:
         pids = {rank: process.pid for rank, process in sorted(self._core.ranks().items()) if process.pid}

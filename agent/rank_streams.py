@@ -1,0 +1,80 @@
+"""The streams of a node's rank processes: what they say goes to the core, orders go out to them. Served by service.py."""
+
+import asyncio
+from collections.abc import Callable
+
+from deadpool.agent import events
+from deadpool.agent.core import NodeCore
+from deadpool.agent.events import Event
+from deadpool.agent.machinery import Machinery
+from deadpool.agent.service import Orders
+from deadpool.proto.errors import ConfigError
+from deadpool.proto.messages import RankMessage, RankOrder, Reserve, Reserved
+from deadpool.proto.vault_layout import snapshot_slots
+
+_REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
+
+
+class RankStreams:
+    """`machinery()`: None until the node is configured, and once it has ended. Processes are known by the agent's numbers."""
+
+    def __init__(self, core: NodeCore, machinery: Callable[[], Machinery | None], dispatch: Callable[[Event], None]) -> None:
+        self._core, self._machinery, self._dispatch = core, machinery, dispatch
+        self._orders: dict[int, Orders] = {}
+        self._silent: dict[int, asyncio.Event] = {}  # set when nothing more will come on that process's stream
+
+    def tell(self, process: int, order: RankOrder) -> None:
+        """Does nothing when it has no stream."""
+        if process in self._orders:
+            self._orders[process].put_nowait(order)
+
+    def forget(self, process: int) -> None:
+        """It has ended."""
+        self._orders.pop(process, None)
+        self._silent.pop(process, None)
+
+    async def register(self, pid: int, orders: Orders) -> int | None:
+        node = self._machinery()
+        if node is None:
+            return None
+        process = await node.processes.find(pid, _REGISTER_S)
+        if process is None or process in self._orders or process not in self._core.processes:
+            return None
+        self._orders[process] = orders
+        self._silent[process] = asyncio.Event()
+        self._dispatch(events.ProcessRegistered(process=process, pid=pid))
+        return process
+
+    async def spoke(self, process: int, message: RankMessage) -> None:
+        if isinstance(message, Reserve):
+            await self._reserve(process, message)
+        elif process in self._core.processes:
+            self._dispatch(events.RankSpoke(process=process, message=message))
+
+    def left(self, process: int, orders: Orders) -> None:
+        if self._orders.get(process) is orders:
+            del self._orders[process]
+            self._silent[process].set()
+
+    async def silent(self, process: int) -> None:
+        """Returns once all that the dead process had said on its stream has been heard."""
+        if process in self._silent:
+            await self._silent[process].wait()
+
+    async def _reserve(self, process: int, order: Reserve) -> None:
+        node = self._machinery()
+        if node is None:
+            return
+        replica_bytes = 2 * node.config.replicas * order.replica_bytes
+        try:
+            await asyncio.to_thread(
+                node.vault.reserve_snapshots,
+                order.rank,
+                order.snapshot_bytes,
+                replica_bytes,
+                slots=snapshot_slots(checkpoints=node.config.checkpoint_dir != "", going_back=node.config.verify_every > 1),
+            )
+            answer = Reserved()
+        except (ConfigError, OSError) as error:
+            answer = Reserved(error=str(error))
+        self.tell(process, answer)
