@@ -32,6 +32,7 @@ class SimRank:
         self.steps_done = 0
         self.protection = SimProtection(self)
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
+        self._echoing = False  # its generation has broken: calls return, and communicate nothing
         self._order: Reform | None = None
         self._resuming = False
 
@@ -159,6 +160,8 @@ class SimRank:
         member.attempted()
         if not member.boundary(step):
             return
+        if self._echoing:
+            raise self.truth.fail(f"rank {member.rank} took step {step} for complete, in which its calls were echoed")
         if rebuilt != (step > 0):  # every rank has to sum as the unbroken run does, which is: otherwise from its second step on
             raise self.truth.fail(f"rank {member.rank} did step {step} live after {member.attempts - 1} attempts")
         self.content = self.truth.next_content(self.content, member.running)
@@ -175,6 +178,7 @@ class SimRank:
     def _broken(self) -> None:
         """Muted: whatever the main thread is doing runs to its end; then it waits."""
         self._thread += 1
+        self._echoing = True
         member = self._member()
         self.protection.end()
         if member.phase is Phase.BROKEN:
@@ -196,8 +200,12 @@ class SimRank:
         if self.alive and self.member is not None:
             actions = self.member.collective_failed(generation, "connection closed by peer")
             self.act(actions)
-            if actions and self.alive:
-                self._broken()
+            if actions and self.alive:  # only then does the generation break, in the thread that has reported it
+                self.world.at(self.world.between(0.0, 0.05), self._breaks, self._thread)
+
+    def _breaks(self, thread: int) -> None:
+        if self.alive and thread == self._thread:  # else an order was quicker
+            self._broken()
 
     def speaks_for(self, generation: int) -> bool:
         return self.member is not None and self.member.running == self.member.generation == generation
@@ -242,6 +250,7 @@ class SimRank:
 
     def _reformed(self, order: Reform) -> None:
         member = self._member()
+        self._echoing = False
         self.node.speak(self, messages.RankReformed(generation=order.generation, rank=member.rank))
         source = order.sources[0]
         member.restoring(in_place=source.kind is SourceKind.LIVE)
