@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from signal import SIGTERM
 from typing import assert_never
 
-from deadpool.agent.environment import STANDIN
 from deadpool.agent.events import (
     Command,
     Configure,
@@ -37,6 +36,7 @@ from deadpool.agent.events import (
     Tell,
 )
 from deadpool.agent.injections import CORRUPT_REPLICA, Injections, concerns
+from deadpool.agent.processes.environment import STANDIN
 from deadpool.agent.roles import joining_role, starting_role
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig, from_json

@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deadpool.agent.home import TOKEN_VARIABLE, Home, home
-from deadpool.agent.warm import start_early
-from deadpool.proto.addresses import interface_address, own_address
+from deadpool.agent.job_files import TOKEN_VARIABLE, Home, home
+from deadpool.agent.processes.warm import start_early
+from deadpool.host.addresses import interface_address, own_address
+from deadpool.host.console import tell
+from deadpool.host.errors import ConfigError
+from deadpool.host.limits import raise_open_files
 from deadpool.proto.config import from_json
-from deadpool.proto.console import tell
-from deadpool.proto.errors import ConfigError
-from deadpool.proto.limits import raise_open_files
 from deadpool.proto.terms import newest_endpoint
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from deadpool.agent import events
 from deadpool.agent.core import NodeCore
 from deadpool.agent.events import Event
-from deadpool.agent.machinery import Machinery
+from deadpool.agent.node_resources import Machinery
 from deadpool.agent.service import Orders
-from deadpool.proto.errors import ConfigError
+from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import RankMessage, RankOrder, Reserve, Reserved
-from deadpool.proto.vault_layout import snapshot_slots
+from deadpool.proto.vault.layout import snapshot_slots
 
 _REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
 

@@ -1,6 +1,6 @@
 """The role that a process gets: as a rank of a start, or as a joiner in a recovery. Pure."""
 
-from deadpool.agent.environment import rank_environment, store_environment
+from deadpool.agent.processes.environment import rank_environment, store_environment
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, Assign, Placement, Role, StartRanks
 

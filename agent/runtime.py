@@ -16,33 +16,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
-from deadpool.agent import events, strikes
-from deadpool.agent.checkpoints import Checkpoints
+from deadpool.agent import events, fault_injection
 from deadpool.agent.core import NodeCore
-from deadpool.agent.environment import node_environment, socket_path
 from deadpool.agent.events import Command, Event
-from deadpool.agent.gpus import Gpus, open_nvml
-from deadpool.agent.health import VAULT_ROOT
-from deadpool.agent.logs import Logs
-from deadpool.agent.machinery import Machinery
-from deadpool.agent.processes import Exit, Processes
-from deadpool.agent.progress import Records
+from deadpool.agent.health.call_records import Records
+from deadpool.agent.health.fd_exhaustion import AGAIN_S, left_out, out_of_files
+from deadpool.agent.health.gpus import Gpus, open_nvml
+from deadpool.agent.health.host_pressure import Watch
+from deadpool.agent.health.readings import VAULT_ROOT
+from deadpool.agent.health.stacks import is_stopped, save_stacks
+from deadpool.agent.logs.routing import View, quiet, view_of_rank
+from deadpool.agent.logs.writer import Logs
+from deadpool.agent.node_resources import Machinery
+from deadpool.agent.processes.checkpoint_writer import Checkpoints
+from deadpool.agent.processes.environment import node_environment, socket_path
+from deadpool.agent.processes.ranks import Exit, Processes
+from deadpool.agent.processes.store import StoreProcess
+from deadpool.agent.processes.warm import WarmProcess, error_path
 from deadpool.agent.rank_streams import RankStreams
-from deadpool.agent.replication.tcp import ReplicaServer
 from deadpool.agent.service import serve
-from deadpool.agent.shortage import AGAIN_S, left_out, out_of_files
-from deadpool.agent.stacks import is_stopped, save_stacks
-from deadpool.agent.store import StoreProcess
-from deadpool.agent.successor import Successor
-from deadpool.agent.supervisor_link import SupervisorLink
-from deadpool.agent.trouble import Watch
-from deadpool.agent.vault import Vault
-from deadpool.agent.views import View, quiet, view_of_rank
-from deadpool.agent.warm import WarmProcess, error_path
-from deadpool.agent.whereabouts import Whereabouts
-from deadpool.proto.addresses import interface_of
+from deadpool.agent.supervisor_link.discovery import Whereabouts
+from deadpool.agent.supervisor_link.failover import Successor
+from deadpool.agent.supervisor_link.stream import SupervisorLink
+from deadpool.agent.vault.folder import Vault
+from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.host.addresses import interface_of
+from deadpool.host.errors import ConfigError
 from deadpool.proto.config import JobConfig
-from deadpool.proto.errors import ConfigError
 from deadpool.proto.messages import (
     NO_STEP,
     CallReport,
@@ -261,7 +261,7 @@ class Node:
                 node.kill_now()
                 os.kill(os.getpid(), signal.SIGKILL)  # as a power cut would end it: nothing is cleared up
             case events.StrikeHere():
-                strikes.strike(command, node)
+                fault_injection.strike(command, node)
             case events.Configure() | events.Report() | events.Tell() | events.EndNode():
                 raise AssertionError(f"{command} is carried out before it comes here")
             case _:

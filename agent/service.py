@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from deadpool.proto import rank_agent_pb2 as pb
+from deadpool.host.errors import ConfigError, ProtocolError
 from deadpool.proto.convert import decode_rank_message, encode_rank_order
-from deadpool.proto.errors import ConfigError, ProtocolError
+from deadpool.proto.generated import rank_pb2 as pb
+from deadpool.proto.generated.rank_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from deadpool.proto.messages import RankMessage, RankOrder, Register
-from deadpool.proto.rank_agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from deadpool.proto.secret import TOKEN_KEY, token_matches
 
 _SOCKET_PATH_BYTES_MAX = 107

@@ -29,10 +29,10 @@ from typing import Any, Protocol
 from benchmarks import machine
 from benchmarks.launched import Launched
 from benchmarks.systems import SCRIPT
-from deadpool.cli import client
-from deadpool.proto.errors import DeadpoolError
+from deadpool.cli.commands import client
+from deadpool.host.errors import DeadpoolError
 from deadpool.proto.messages import NO_STEP
-from deadpool.proto.status_messages import JobStatus
+from deadpool.proto.messages.status import JobStatus
 
 NNODES, RANKS_PER_NODE, SPARES = 2, 2, 1
 RANKS = range(NNODES * RANKS_PER_NODE)

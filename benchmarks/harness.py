@@ -15,9 +15,9 @@ from benchmarks import systems
 from benchmarks.launched import Launched
 from benchmarks.systems import RANKS, RANKS_PER_NODE, VICTIM_NODE, VICTIM_RANK, Part, Training
 from benchmarks.watch import LossWatch, losses, measure_outage, step_times
-from deadpool.cli import client
-from deadpool.proto.errors import DeadpoolError
-from deadpool.proto.status_messages import JobStatus
+from deadpool.cli.commands import client
+from deadpool.host.errors import DeadpoolError
+from deadpool.proto.messages.status import JobStatus
 
 OURS = {"deadpool-kill-node": ("kill-node", VICTIM_NODE), "deadpool-kill-rank": ("kill-rank", VICTIM_RANK)}
 STEADY_STEPS = 20  # before the strike: the median of their times is the step time

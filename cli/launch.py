@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from deadpool.cli import torchrun
-from deadpool.cli.checkpoints import settle_checkpoints
-from deadpool.cli.exits import guarded, say
-from deadpool.cli.netns import check_possible
-from deadpool.cli.options import CONTEXT_SETTINGS, SETTINGS
-from deadpool.cli.values import host_names
+from deadpool.cli.exit_codes import guarded, say
+from deadpool.cli.nodes.netns import check_possible
+from deadpool.cli.options import torchrun
+from deadpool.cli.options.checkpoints import settle_checkpoints
+from deadpool.cli.options.settings import CONTEXT_SETTINGS, SETTINGS
+from deadpool.cli.options.types import host_names
 from deadpool.deploy.slurm.allocation import Allocation, allocation_of, seats
 from deadpool.deploy.slurm.srun_options import is_of_srun
+from deadpool.host.errors import ConfigError
+from deadpool.host.script import is_runnable
 from deadpool.proto.config import Entry, Injection, JobConfig, OnExhausted, parse_injection
-from deadpool.proto.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
-from deadpool.proto.script import is_runnable
 from deadpool.proto.secret import read_private
 
 if TYPE_CHECKING:
-    from deadpool.cli.meeting import Meeting
+    from deadpool.cli.nodes.rendezvous import Meeting
 
 OF_THE_LAUNCHER = (
     "summary_json",
@@ -136,29 +136,29 @@ def launch(
         if not os.access(summary_json.parent, os.W_OK):
             raise ConfigError(f"--summary-json {summary_json}: cannot write to {summary_json.parent}")
     if meeting is not None:
-        from deadpool.cli import machines
+        from deadpool.cli.nodes import by_hand
 
         for remark in remarks:
             say(remark)
-        return machines.run(config, meeting, own, interface=interface, say=say)
+        return by_hand.run(config, meeting, own, interface=interface, say=say)
     # What only a valid command line needs is imported here: errors are instant.
-    from deadpool.cli.folders import job_folder, log_folder
-    from deadpool.cli.job import WARNINGS, LaunchedJob, Nodes
-    from deadpool.cli.processes import Children
-    from deadpool.cli.slurm import AllocationNodes, put_back
-    from deadpool.cli.standalone import StandaloneNodes
+    from deadpool.cli.launcher.children import Children
+    from deadpool.cli.launcher.job import WARNINGS, LaunchedJob, Nodes
+    from deadpool.cli.launcher.job_dirs import job_folder, log_folder
+    from deadpool.cli.nodes.slurm import AllocationNodes, put_back
+    from deadpool.cli.nodes.standalone import StandaloneNodes
 
     for remark in remarks:
         say(remark)
     if preflight:
-        from deadpool.cli import doctor
+        from deadpool.cli.doctor import command
 
-        doctor.preflight(config, port=port, interface=interface, say=say)
+        command.preflight(config, port=port, interface=interface, say=say)
     children = Children()
     with log_folder(Path(config.log_dir)), job_folder(config) as folder:
         nodes: Nodes
         if hosts:
-            from deadpool.cli.hosts import HostNodes, launcher_host
+            from deadpool.cli.nodes.hosts import HostNodes, launcher_host
 
             host, free = launcher_host(hosts, interface)
             own += [] if port is not None else ["--port", str(free)]
@@ -215,7 +215,7 @@ def settle_seats(options: dict[str, Any], allocation: Allocation) -> None:
 
 def find_meeting(options: dict[str, Any], interface: str | None) -> "Meeting | None":
     """Returns where the job's machines meet, None when all nodes are here. Its job then has a name that all of them know."""
-    from deadpool.cli.meeting import meeting_of
+    from deadpool.cli.nodes.rendezvous import meeting_of
 
     given = torchrun.given_in(options)
     if options["nnodes"][1] == 1:
@@ -318,7 +318,7 @@ def read_rules(path: Path | None) -> str:
     """Returns the text of a file of failure rules, "" without one; ConfigError when they cannot be used."""
     if path is None:
         return ""
-    from deadpool.supervisor.rules import parse_rules
+    from deadpool.supervisor.failures.rules import parse_rules
 
     try:
         text = path.read_text()

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from deadpool.cli.exits import guarded, say
-from deadpool.cli.folders import find_job, is_running
-from deadpool.cli.values import host_names, size
-from deadpool.proto.errors import ConfigError, DeadpoolError
+from deadpool.cli.exit_codes import guarded, say
+from deadpool.cli.launcher.job_dirs import find_job, is_running
+from deadpool.cli.options.types import host_names, size
+from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP
 
@@ -46,7 +46,7 @@ def commands() -> None:
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
 def status(job_id: str | None, as_text: bool, watch: bool) -> None:
     """Show phase, generation, step, nodes, ranks, spares and the last recoveries."""
-    from deadpool.cli import client, tables
+    from deadpool.cli.commands import client, tables
 
     with client.connected(find_job(job_id), to_the_end=watch) as job:
         if as_text:
@@ -77,7 +77,7 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
     """Show every change so far, one a line."""
     from rich.console import Console
 
-    from deadpool.cli import client, tables
+    from deadpool.cli.commands import client, tables
 
     console = Console(soft_wrap=True)
     with client.connected(find_job(job_id), to_the_end=follow) as job:
@@ -100,7 +100,7 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
 )
 def logs(rank: int, job_id: str | None, follow: bool, lines: int, log_dir: Path | None) -> None:
     """Show what RANK has printed, on whichever node it lived, in all generations. Of a job that has ended with --log-dir."""
-    from deadpool.cli.logs import RankOutput, last_lines
+    from deadpool.cli.commands.logs import RankOutput, last_lines
     from deadpool.proto.config import from_json
 
     try:
@@ -135,7 +135,7 @@ _KINDS = "\n".join(f"  {kind:<22}{fault.does}" for kind, fault in FAULTS.items()
 @job_option
 def inject(kind: str, target: int | None, step: int | None, job_id: str | None) -> None:
     """Inject a failure: KIND, and its TARGET: a rank, or a node's launch index."""
-    from deadpool.cli import client
+    from deadpool.cli.commands import client
 
     if target is None:
         if FAULTS[kind].target is not Target.NONE:
@@ -156,8 +156,8 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
 
     NODE is a name as `deadpool status` shows it, or a launch index. Without a spare nothing changes.
     """
-    from deadpool.cli import client
-    from deadpool.cli.drain import drain_node
+    from deadpool.cli.commands import client
+    from deadpool.cli.commands.drain import drain_node
 
     with client.connected(find_job(job_id)) as job:
         if undo:
@@ -194,7 +194,8 @@ def doctor(
 
     It looks at this machine, at --hosts, and with --job at the nodes of a running job.
     """
-    from deadpool.cli import checks, client, doctor, tables
+    from deadpool.cli.commands import client, tables
+    from deadpool.cli.doctor import checks, command
 
     unique = plan["state_size"] if plan["unique_size"] is None else plan["unique_size"]
     meant = checks.Plan(
@@ -211,16 +212,16 @@ def doctor(
     if job_id is not None:
         with client.connected(find_job(job_id)) as job:
             running = job.status()
-    findings = doctor.examine(meant, python=python, interface=interface, hosts=hosts, job=running)
+    findings = command.examine(meant, python=python, interface=interface, hosts=hosts, job=running)
     if as_text:
-        click.echo(json.dumps(doctor.as_json(findings)))
+        click.echo(json.dumps(command.as_json(findings)))
     else:
         from rich.console import Console
 
         console = Console()
         tables.widen(console)
         console.print(tables.findings_view(findings))
-    return 1 if doctor.failed(findings) else 0
+    return 1 if command.failed(findings) else 0
 
 
 @commands.command()
@@ -228,7 +229,7 @@ def doctor(
 @click.option("--reason", default="deadpool stop", show_default=True, help="For the events and logs.")
 def stop(job_id: str | None, reason: str) -> None:
     """End the job and wait until nothing of it is left."""
-    from deadpool.cli import client
+    from deadpool.cli.commands import client
 
     folder = find_job(job_id)
     with client.connected(folder) as job:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
 
-from deadpool.proto.errors import ConfigError
+from deadpool.host.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import NO_STEP
 
@@ -97,7 +97,7 @@ class JobConfig:
     heartbeat_interval_s: float | None = None  # None: a third of the timeout, at most 1 s (beat_interval_s)
     heartbeat_timeout_s: float = 3.0
     hang_timeout_s: float | None = None  # no rank's step advances for so long; None: learned from the steps, at least 30 s
-    failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failure_rules.toml)
+    failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failures/failure_rules.toml)
     on_exhausted: OnExhausted = OnExhausted.WAIT
     max_restarts: int = 0  # scripts without hooks: restarts of all workers
     max_recoveries_without_progress: int = 5

@@ -14,42 +14,44 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from deadpool.proto import agent_supervisor_pb2, common_pb2, messages, rank_agent_pb2, status_messages, status_pb2
-from deadpool.proto.errors import ProtocolError
+from deadpool.host.errors import ProtocolError
+from deadpool.proto import messages
+from deadpool.proto.generated import agent_pb2, common_pb2, rank_pb2, status_pb2
+from deadpool.proto.messages import status as status_messages
 
 _FIELDS: dict[Any, dict[str, Any]] = {}
-_MODULES = (common_pb2, agent_supervisor_pb2, rank_agent_pb2, status_pb2)
+_MODULES = (common_pb2, agent_pb2, rank_pb2, status_pb2)
 
 
-def encode_agent_message(message: messages.AgentMessage, *, number: int = 0) -> agent_supervisor_pb2.AgentMessage:
-    return agent_supervisor_pb2.AgentMessage(number=number, **{_snake(type(message).__name__): encode(message)})
+def encode_agent_message(message: messages.AgentMessage, *, number: int = 0) -> agent_pb2.AgentMessage:
+    return agent_pb2.AgentMessage(number=number, **{_snake(type(message).__name__): encode(message)})
 
 
-def decode_agent_message(wire: agent_supervisor_pb2.AgentMessage) -> messages.AgentMessage:
+def decode_agent_message(wire: agent_pb2.AgentMessage) -> messages.AgentMessage:
     return typing.cast(messages.AgentMessage, _decode_body(wire))
 
 
-def encode_order(order: messages.Order, *, number: int = 0, heard: int = 0) -> agent_supervisor_pb2.Order:
-    return agent_supervisor_pb2.Order(number=number, heard=heard, **{_snake(type(order).__name__): encode(order)})
+def encode_order(order: messages.Order, *, number: int = 0, heard: int = 0) -> agent_pb2.Order:
+    return agent_pb2.Order(number=number, heard=heard, **{_snake(type(order).__name__): encode(order)})
 
 
-def decode_order(wire: agent_supervisor_pb2.Order) -> messages.Order:
+def decode_order(wire: agent_pb2.Order) -> messages.Order:
     return typing.cast(messages.Order, _decode_body(wire))
 
 
-def encode_rank_message(message: messages.RankMessage) -> rank_agent_pb2.RankMessage:
-    return rank_agent_pb2.RankMessage(**{_snake(type(message).__name__): encode(message)})
+def encode_rank_message(message: messages.RankMessage) -> rank_pb2.RankMessage:
+    return rank_pb2.RankMessage(**{_snake(type(message).__name__): encode(message)})
 
 
-def decode_rank_message(wire: rank_agent_pb2.RankMessage) -> messages.RankMessage:
+def decode_rank_message(wire: rank_pb2.RankMessage) -> messages.RankMessage:
     return typing.cast(messages.RankMessage, _decode_body(wire))
 
 
-def encode_rank_order(order: messages.RankOrder) -> rank_agent_pb2.RankOrder:
-    return rank_agent_pb2.RankOrder(**{_snake(type(order).__name__): encode(order)})
+def encode_rank_order(order: messages.RankOrder) -> rank_pb2.RankOrder:
+    return rank_pb2.RankOrder(**{_snake(type(order).__name__): encode(order)})
 
 
-def decode_rank_order(wire: rank_agent_pb2.RankOrder) -> messages.RankOrder:
+def decode_rank_order(wire: rank_pb2.RankOrder) -> messages.RankOrder:
     return typing.cast(messages.RankOrder, _decode_body(wire))
 
 

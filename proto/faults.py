@@ -18,7 +18,7 @@ class Hand(StrEnum):
     """Who carries it out once the supervisor has agreed."""
 
     AGENT = "agent"
-    TRAINER = "trainer"  # the rank's own process, in the step (trainer_hooks/strikes.py): needs deadpool.join()
+    TRAINER = "trainer"  # the rank's own process, in the step (trainer_hooks/fault_injection.py): needs deadpool.join()
     LAUNCHER = "launcher"  # of a standalone job: it reads the supervisor's event
     SUPERVISOR = "supervisor"
 

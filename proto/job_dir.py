@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deadpool.proto.errors import ConfigError
+from deadpool.host.errors import ConfigError
 
 
 def jobs_dir() -> Path:

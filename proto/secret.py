@@ -10,7 +10,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from deadpool.proto.errors import ConfigError, ProtocolError
+from deadpool.host.errors import ConfigError, ProtocolError
 
 TOKEN_KEY = "deadpool-token"
 _NONCE_BYTES = 32

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from deadpool.proto.errors import ConfigError
+from deadpool.host.errors import ConfigError
 from deadpool.proto.secret import read_private, write_private
 
 _FILES = ("token", "job.json")

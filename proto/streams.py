@@ -2,7 +2,7 @@
 
 import re
 
-from deadpool.proto.errors import ConfigError
+from deadpool.host.errors import ConfigError
 
 STDOUT = 1
 STDERR = 2

@@ -1,7 +1,7 @@
 """Terms: which of a job's supervisors gives the orders. Files in the journal's folder, the only thing that supervisors share.
 
     term-N              claims term N, made exclusively: each number has one supervisor, ever
-    journal-N.jsonl     what term N has acted on (supervisor/journal.py)
+    journal-N.jsonl     what term N has acted on (supervisor/journal/journal.py)
     endpoint-N.json     where term N listens
     outcome.json        how the job ended
 
@@ -16,8 +16,8 @@ import os
 import re
 from pathlib import Path
 
+from deadpool.host.errors import ConfigError
 from deadpool.proto.config import JobConfig
-from deadpool.proto.errors import ConfigError
 from deadpool.proto.secret import write_private
 
 _CLAIM = re.compile(r"term-(\d+)")

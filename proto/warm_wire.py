@@ -12,8 +12,8 @@ import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from deadpool.host.errors import ProtocolError
 from deadpool.proto.config import Entry
-from deadpool.proto.errors import ProtocolError
 
 OPEN_FILES = "DEADPOOL_OPEN_FILES"  # how many a rank may have open; its agent has raised its own limit
 INHERITED = "DEADPOOL_WARM"  # FD:PID of the warm process that a program was given as its child

@@ -6,7 +6,7 @@
                   +----- RECOVER <-+
 
 Here: what happened. What a failure means is in diagnose.py, what is waited for in deadlines.py, how a generation is brought up in
-advance.py, what is known in state.py.
+protocol.py, what is known in state.py.
 """
 
 from signal import Signals
@@ -14,12 +14,22 @@ from typing import assert_never
 
 from deadpool.proto import messages
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
-from deadpool.supervisor import advance, keeping, leaving, sessions
-from deadpool.supervisor.commands import Command
 from deadpool.supervisor.deadlines import deadlines, expired
-from deadpool.supervisor.diagnose import collective_failed, failed, late, launch_failed, node_lost, rank_exited, rank_raised
-from deadpool.supervisor.drain import drain_requested
-from deadpool.supervisor.events import (
+from deadpool.supervisor.failures.handling import (
+    collective_failed,
+    failed,
+    late,
+    launch_failed,
+    node_lost,
+    rank_exited,
+    rank_raised,
+)
+from deadpool.supervisor.failures.hang_inquiry import calls_reported, steps_stalled
+from deadpool.supervisor.failures.health import beat_read, hello_read
+from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
+from deadpool.supervisor.model import session
+from deadpool.supervisor.model.commands import Command
+from deadpool.supervisor.model.events import (
     CheckpointRequested,
     DrainRequested,
     Event,
@@ -30,11 +40,11 @@ from deadpool.supervisor.events import (
     StopRequested,
     SupervisorStarted,
 )
-from deadpool.supervisor.health import beat_read, hello_read
-from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
-from deadpool.supervisor.inquiry import calls_reported, steps_stalled
-from deadpool.supervisor.recovery import Stage
-from deadpool.supervisor.state import JobState, Phase
+from deadpool.supervisor.model.state import JobState, Phase
+from deadpool.supervisor.model.timeline import Stage
+from deadpool.supervisor.protection import protection
+from deadpool.supervisor.recovery import drained_ranks, protocol
+from deadpool.supervisor.recovery.drain import drain_requested
 
 _STAGE_OF_MESSAGE: dict[type[object], Stage] = {
     messages.RankReformed: Stage.REFORM,
@@ -56,7 +66,7 @@ class Job:
         state.cause, state.outbox = f"{event.event_id} {kind}", []
         match event:
             case FromAgent():
-                if sessions.is_new(state, event):
+                if session.is_new(state, event):
                     self._heard(event.node_id, event.message, now_s)
             case NodeLost():
                 node_lost(state, event.node_id, event.reason, now_s)
@@ -68,11 +78,11 @@ class Job:
             case InjectRequested():
                 inject_requested(state, event, now_s)
             case CheckpointRequested():
-                keeping.checkpoint_requested(state)
+                protection.checkpoint_requested(state)
             case DrainRequested():
                 drain_requested(state, event, now_s)
             case SupervisorStarted():
-                sessions.supervisor_started(state, event)
+                session.supervisor_started(state, event)
             case _:
                 assert_never(event)
         return state.outbox
@@ -111,18 +121,18 @@ class Job:
             case messages.InjectionDue():
                 injection_due(state, node_id, message, now_s)
             case messages.CheckpointWritten():
-                keeping.checkpoint_written(state, node_id, message)
+                protection.checkpoint_written(state, node_id, message)
             case messages.HostTrouble():
-                keeping.host_trouble(state, node_id, message)
+                protection.host_trouble(state, node_id, message)
             case messages.JobSignalled():
                 self._signalled(node_id, message.signal, now_s)
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
                 if state.leaving.get(message.rank) == node_id:
-                    leaving.forget(state, {message.rank})
+                    drained_ranks.forget(state, {message.rank})
                     if state.attempt is not None:
-                        advance.plan_if_ready(state, state.attempt, now_s=now_s)
+                        protocol.plan_if_ready(state, state.attempt, now_s=now_s)
                 if (node_id, message.pid) in state.roster.retired:
                     state.roster.retired.discard((node_id, message.pid))
                 elif state.roster.plays(node_id, message.rank, message.generation, message.pid):
@@ -133,7 +143,7 @@ class Job:
                     launch_failed(state, node_id, message, now_s)
             case _:
                 if isinstance(message, messages.RankRestored | messages.RankFailed):
-                    keeping.misfits_told(state, message.misfits)
+                    protection.misfits_told(state, message.misfits)
                 if message.generation == state.generation and state.phase is not Phase.END:
                     self._answered(node_id, message, now_s)
 
@@ -145,7 +155,7 @@ class Job:
         if number in stop_signals(state.config):
             state.end(128 + number, f"{Signals(number).name} came to {node_id}", now_s=now_s)
         elif number == CHECKPOINT_SIGNAL and not state.checkpoint_asked:
-            keeping.checkpoint_requested(state)
+            protection.checkpoint_requested(state)
 
     def _answered(
         self,
@@ -169,10 +179,10 @@ class Job:
         state = self.state
         match message:
             case messages.StoreOpened():
-                advance.store_opened(state, message, now_s=now_s)
+                protocol.store_opened(state, message, now_s=now_s)
                 return
             case messages.VaultReport():
-                advance.vault_reported(state, message, node_id, now_s=now_s)
+                protocol.vault_reported(state, message, node_id, now_s=now_s)
                 return
             case messages.CallReport():
                 failure = calls_reported(state, node_id, message, now_s)
@@ -183,7 +193,7 @@ class Job:
                 pass
         if isinstance(message, messages.RankPrepared) and state.leaving.get(message.rank) == node_id:
             state.heard_commit(message.commit_step)
-            leaving.prepared(state, message.rank, node_id)
+            drained_ranks.prepared(state, message.rank, node_id)
             return
         if not state.roster.plays(node_id, message.rank, message.generation):
             return
@@ -195,41 +205,41 @@ class Job:
                 rank_raised(state, node_id, message, now_s)
             case messages.RankPrepared():
                 state.heard_commit(message.commit_step)
-                advance.prepared(state, message, node_id, now_s=now_s)
+                protocol.prepared(state, message, node_id, now_s=now_s)
             case messages.RankReformed() | messages.RankRestored() | messages.RankResumed():
                 if isinstance(message, messages.RankRestored):
                     _note_bad_copies(state, message.bad_copies)
                 resumed = isinstance(message, messages.RankResumed) and state.config.standalone
                 at_s = message.at_ns / 1e9 if resumed and isinstance(message, messages.RankResumed) else None
-                advance.passed(state, message.rank, _STAGE_OF_MESSAGE[type(message)], now_s=now_s, at_s=at_s)
+                protocol.passed(state, message.rank, _STAGE_OF_MESSAGE[type(message)], now_s=now_s, at_s=at_s)
             case messages.RankFailed():
                 _note_bad_copies(state, message.bad_copies)
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
                 late(state, cause, node_id, now_s, counted=not message.misfits)  # the next plan is another one
             case messages.ProtectionChanged():
-                keeping.protection_changed(state, message)
+                protection.protection_changed(state, message)
             case messages.StateDiffers():
-                keeping.state_differs(state, message)
+                protection.state_differs(state, message)
             case messages.RankFinished():
                 rank.finished = True
                 state.finished_step = max(state.finished_step, message.step)
-                advance.passed(state, message.rank, Stage.FIRST_STEP, now_s=now_s)
-                advance.finish_if_done(state, now_s=now_s)
+                protocol.passed(state, message.rank, Stage.FIRST_STEP, now_s=now_s)
+                protocol.finish_if_done(state, now_s=now_s)
             case _:
                 assert_never(message)
 
     def _hello(self, hello: messages.Hello, now_s: float) -> None:
         state = self.state
         known = state.roster.nodes.get(hello.node_id)
-        if known is not None and sessions.goes_on(known, hello):
-            sessions.resume(state, known, hello, now_s=now_s)
+        if known is not None and session.goes_on(known, hello):
+            session.resume(state, known, hello, now_s=now_s)
             return
         if known is not None and known.live:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
         node = state.roster.add(hello, state.generation)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
         hello_read(state, node.node_id, hello.readings)
-        sessions.welcome(state, node)
+        session.welcome(state, node)
         match state.phase:
             case Phase.END:
                 state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))
@@ -238,12 +248,12 @@ class Job:
                 if present >= config.fewest_nodes and state.assembled_s is None:
                     state.assembled_s = now_s
                 if present >= config.nnodes + config.spares:
-                    advance.start_job(state, now_s=now_s)
+                    protocol.start_job(state, now_s=now_s)
             case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
                 for armed in state.armed.values():
                     if not armed.spent:
                         state.send(node.node_id, armed.order())
-                advance.node_available(state, node.node_id, now_s=now_s)
+                protocol.node_available(state, node.node_id, now_s=now_s)
             case _:
                 assert_never(state.phase)
 
@@ -262,7 +272,7 @@ class Job:
                 if progress.steps_done > 0 and not rank.joining:
                     state.built(rank, now_s)
                 state.heard_commit(progress.commit_step)
-                advance.begun(state, now_s=now_s)
+                protocol.begun(state, now_s=now_s)
                 step_reached(state, progress.step, now_s)
 
     def _rank_joined(self, node_id: str, joined: messages.RankJoined, now_s: float) -> None:
@@ -276,8 +286,8 @@ class Job:
             state.hooked = True
             state.note("hooked", rank=joined.rank)
             for node in state.roster.live():
-                advance.warm_up(state, node.node_id)
-        advance.begun(state, now_s=now_s)
+                protocol.warm_up(state, node.node_id)
+        protocol.begun(state, now_s=now_s)
         gone = sorted(holder for holder in state.holders if not state.roster.nodes[holder].live)
         if first and gone:  # lost while nobody had joined, and so nobody needed it
             late(state, f"{', '.join(gone)} lost, which should hold replicas", gone[0], now_s)

@@ -3,13 +3,13 @@
 import math
 from typing import assert_never
 
-from deadpool.supervisor import advance
-from deadpool.supervisor.diagnose import hiccup_expired, inquiry_expired, killed_in_vain, late
-from deadpool.supervisor.hang import FLOOR_S, TIMES
-from deadpool.supervisor.inquiry import open_inquiry
-from deadpool.supervisor.membership import Rank
-from deadpool.supervisor.recovery import Stage
-from deadpool.supervisor.state import JobState, Phase
+from deadpool.supervisor.failures.handling import hiccup_expired, inquiry_expired, killed_in_vain, late
+from deadpool.supervisor.failures.hang import FLOOR_S, TIMES
+from deadpool.supervisor.failures.hang_inquiry import open_inquiry
+from deadpool.supervisor.model.membership import Rank
+from deadpool.supervisor.model.state import JobState, Phase
+from deadpool.supervisor.model.timeline import Stage
+from deadpool.supervisor.recovery import protocol
 
 _ASSEMBLE_GRACE_S = 2.0  # nnodes agents are there: wait this long for the spares
 _TOGETHER_GRACE_S = 30.0  # all nodes are on their way: which ones become spares should not depend on who is quicker
@@ -95,7 +95,7 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             state.quit_if_all_stopped(gave_up=True)
             return
         case "assemble":
-            advance.start_job(state, now_s=now_s)
+            protocol.start_job(state, now_s=now_s)
             return
         case "hiccup":
             hiccup_expired(state, now_s)
@@ -114,18 +114,18 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             state.note("vault_reports_missing", nodes=tuple(sorted(missing)))
             attempt.owing.clear()
             attempt.leaving.clear()
-            advance.plan_if_ready(state, attempt, now_s=now_s)
+            protocol.plan_if_ready(state, attempt, now_s=now_s)
         case "quiesce":
             kill_late_ranks(state, now_s)
         case "stopped":
             stopped = {rank for rank in _stopped(state) if _stopped_deadline_s(state, rank) <= now_s}
             if attempt.stage is Stage.QUIESCE:
-                advance.kill(state, stopped, "their processes are stopped", now_s=now_s)
+                protocol.kill(state, stopped, "their processes are stopped", now_s=now_s)
             else:  # they are killed as soon as the next generation waits for them
                 ranks = ", ".join(map(str, sorted(stopped)))
                 late(state, f"the process of rank {ranks} is stopped", state.roster.ranks[min(stopped)].node_id, now_s)
         case "kill":
-            killed_in_vain(state, min(attempt.killing), advance.KILL_TIMEOUT_S, now_s)
+            killed_in_vain(state, min(attempt.killing), protocol.KILL_TIMEOUT_S, now_s)
         case _:
             behind = sorted(attempt.behind[attempt.stage])
             late(state, f"{name} was not done in time by rank {', '.join(map(str, behind))}", "", now_s)
@@ -140,4 +140,4 @@ def kill_late_ranks(state: JobState, now_s: float) -> None:
     for rank in (state.roster.ranks[number] for number in overdue):
         if rank.joining and rank.joined_s is not None:  # if it was only slow: the next one has twice as long
             state.longest_build_s = max(state.longest_build_s, 2 * (now_s - rank.joined_s) / TIMES)
-    advance.kill(state, overdue, "they have not left their step in time", now_s=now_s)
+    protocol.kill(state, overdue, "they have not left their step in time", now_s=now_s)

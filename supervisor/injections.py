@@ -3,10 +3,10 @@
 from deadpool.proto import messages
 from deadpool.proto.config import INJECTION_KINDS, Injection, not_possible
 from deadpool.proto.faults import FAULTS, Hand, Target, names
-from deadpool.supervisor.commands import Answer, KillSelf
-from deadpool.supervisor.events import InjectRequested
-from deadpool.supervisor.membership import choose_holders, choose_spare
-from deadpool.supervisor.state import Armed, JobState, Phase
+from deadpool.supervisor.model.commands import Answer, KillSelf
+from deadpool.supervisor.model.events import InjectRequested
+from deadpool.supervisor.model.membership import choose_holders, choose_spare
+from deadpool.supervisor.model.state import Armed, JobState, Phase
 
 _MAX_AGE_S = 60.0  # a failure later than this after an injection struck is not its doing
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from deadpool.host.console import tell
+from deadpool.host.errors import ConfigError
+from deadpool.host.limits import raise_open_files
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, from_json, stop_signals
-from deadpool.proto.console import tell
-from deadpool.proto.errors import ConfigError
-from deadpool.proto.limits import raise_open_files
 from deadpool.proto.secret import read_private, write_private
 from deadpool.proto.terms import (
     CRASHED,
@@ -29,12 +29,12 @@ from deadpool.proto.terms import (
     write_endpoint,
     write_outcome,
 )
-from deadpool.supervisor.event_log import EventLog
-from deadpool.supervisor.journal import LineFile
+from deadpool.supervisor.journal.event_log import EventLog
+from deadpool.supervisor.journal.journal import LineFile
+from deadpool.supervisor.journal.replay import read_past
+from deadpool.supervisor.report.summary import summary
 from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
-from deadpool.supervisor.summary import summary
-from deadpool.supervisor.takeover import read_past
 
 _PR_SET_PDEATHSIG = 1
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
@@ -138,7 +138,7 @@ def _check_free(option: str, host: str, port: int) -> None:
 def _metrics(runtime: Runtime, host: str, port: int | None) -> AbstractContextManager[None]:
     if port is None:
         return nullcontext()
-    from deadpool.supervisor.metrics import serving  # its library is loaded only where it is asked for
+    from deadpool.supervisor.report.metrics import serving  # its library is loaded only where it is asked for
 
     return serving(runtime.status, host=host, port=port)
 

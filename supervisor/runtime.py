@@ -12,18 +12,23 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
-from deadpool.proto import agent_supervisor_pb2 as pb
+from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
-from deadpool.proto.console import tell
 from deadpool.proto.convert import encode_order
+from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.messages import AgentMessage, Beat, Hello, Stop, Stopped
-from deadpool.proto.status_messages import JobStatus
+from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.terms import SUPERSEDED
-from deadpool.supervisor.claims import Claim, Claims
-from deadpool.supervisor.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.event_log import EventLog
-from deadpool.supervisor.events import (
+from deadpool.supervisor.failures.hang import StepWatch
+from deadpool.supervisor.failures.hang_inquiry import stepping_generation
+from deadpool.supervisor.failures.heartbeats import Silence
+from deadpool.supervisor.failures.node_claims import Claim, Claims
+from deadpool.supervisor.journal.event_log import EventLog
+from deadpool.supervisor.journal.journal import Journal, LineFile, SupersededError
+from deadpool.supervisor.journal.replay import Past
+from deadpool.supervisor.model.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
+from deadpool.supervisor.model.events import (
     CheckpointRequested,
     DrainRequested,
     Event,
@@ -34,13 +39,8 @@ from deadpool.supervisor.events import (
     StopRequested,
     SupervisorStarted,
 )
-from deadpool.supervisor.hang import StepWatch
-from deadpool.supervisor.inquiry import stepping_generation
-from deadpool.supervisor.journal import Journal, LineFile, SupersededError
-from deadpool.supervisor.sessions import RETURN_S
-from deadpool.supervisor.silence import Silence
-from deadpool.supervisor.status import job_status
-from deadpool.supervisor.takeover import Past
+from deadpool.supervisor.model.session import RETURN_S
+from deadpool.supervisor.report.status import job_status
 
 
 class Stream:

@@ -7,12 +7,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, status_pb2, status_pb2_grpc
-from deadpool.proto.console import tell
-from deadpool.proto.errors import ProtocolError
+from deadpool.host.console import tell
+from deadpool.host.errors import ProtocolError
+from deadpool.proto import convert
+from deadpool.proto.generated import agent_pb2, agent_pb2_grpc, status_pb2, status_pb2_grpc
 from deadpool.proto.messages import Hello
+from deadpool.proto.messages.status import Done, EventLine
 from deadpool.proto.secret import TOKEN_KEY, token_matches
-from deadpool.proto.status_messages import Done, EventLine
 from deadpool.supervisor.runtime import Runtime, Stream
 
 _MAX_PENDING = 20_000  # opens in a storm of agents; the C core's own limit of 1,000 would cancel the rest
@@ -49,13 +50,13 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
 
-class SupervisorService(agent_supervisor_pb2_grpc.SupervisorServicer):
+class SupervisorService(agent_pb2_grpc.SupervisorServicer):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def Attend(
-        self, request_iterator: AsyncIterator[agent_supervisor_pb2.AgentMessage], context: _Context
-    ) -> AsyncIterator[agent_supervisor_pb2.Order]:
+        self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], context: _Context
+    ) -> AsyncIterator[agent_pb2.Order]:
         wire = await anext(aiter(request_iterator), None)
         first = None if wire is None or wire.WhichOneof("body") is None else convert.decode_agent_message(wire)
         if not isinstance(first, Hello):
@@ -70,7 +71,7 @@ class SupervisorService(agent_supervisor_pb2_grpc.SupervisorServicer):
             reader.cancel()
             self._runtime.stream_closed(stream, "its stream was closed")
 
-    async def _read(self, stream: Stream, messages: AsyncIterator[agent_supervisor_pb2.AgentMessage]) -> None:
+    async def _read(self, stream: Stream, messages: AsyncIterator[agent_pb2.AgentMessage]) -> None:
         """Ends with the agent's side of the stream, however that ends; the loss is reported at once."""
         reason = "its stream was closed"
         try:
@@ -116,7 +117,7 @@ class StatusService(status_pb2_grpc.StatusServicer):
 async def serve(runtime: Runtime, *, token: str, host: str, port: int) -> tuple[grpc.aio.Server, int]:
     """Returns the started server and its port; RuntimeError when the port cannot be had."""
     server = grpc.aio.server(interceptors=[TokenCheck(token)], options=_OPTIONS)
-    agent_supervisor_pb2_grpc.add_SupervisorServicer_to_server(SupervisorService(runtime), server)
+    agent_pb2_grpc.add_SupervisorServicer_to_server(SupervisorService(runtime), server)
     status_pb2_grpc.add_StatusServicer_to_server(StatusService(runtime), server)
     bound = server.add_insecure_port(f"{host}:{port}")
     await server.start()

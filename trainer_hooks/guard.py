@@ -21,21 +21,21 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from torch.optim import Optimizer
 
+from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import Head
-from deadpool.proto.errors import ConfigError, UnavailableError
 from deadpool.proto.messages import RankRaised, RankResumed
-from deadpool.proto.slots import StateId
-from deadpool.proto.vault_layout import Tables
-from deadpool.trainer_hooks.checkpoint import restore_tables
-from deadpool.trainer_hooks.engine import Engine
-from deadpool.trainer_hooks.member import Phase
-from deadpool.trainer_hooks.protect import Counters
-from deadpool.trainer_hooks.protection import Protection
+from deadpool.proto.vault.layout import Tables
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.checkpoints.format import restore_tables
+from deadpool.trainer_hooks.checkpoints.resume import agree
+from deadpool.trainer_hooks.protection.controller import Protection
+from deadpool.trainer_hooks.protection.copy_engine import Engine
+from deadpool.trainer_hooks.protection.pipeline import Counters
+from deadpool.trainer_hooks.protection.restore import restore_from
+from deadpool.trainer_hooks.protection.state import TrainingState
+from deadpool.trainer_hooks.protocol import Phase
 from deadpool.trainer_hooks.recovery import Recovery
-from deadpool.trainer_hooks.restore import restore_from
-from deadpool.trainer_hooks.resume import agree
 from deadpool.trainer_hooks.session import Session
-from deadpool.trainer_hooks.state import TrainingState
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # a forking DataLoader must not log on the user's console
 import grpc
 
-from deadpool.proto import rank_agent_pb2, rank_agent_pb2_grpc
 from deadpool.proto.convert import decode_rank_order, encode_rank_message
+from deadpool.proto.generated import rank_pb2, rank_pb2_grpc
 from deadpool.proto.messages import RankMessage, RankOrder
 from deadpool.proto.secret import TOKEN_KEY
 
@@ -27,7 +27,7 @@ class Link:
         self._outgoing: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
         self._on_order = on_order
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.enable_http_proxy", 0)])
-        stub = rank_agent_pb2_grpc.AgentStub(self._channel)
+        stub = rank_pb2_grpc.AgentStub(self._channel)
         self._orders = stub.Serve(self._messages(), metadata=[(TOKEN_KEY, token)])
         self._closing = False
         self._thread = threading.Thread(target=self._listen, name="deadpool-link", daemon=True)
@@ -42,7 +42,7 @@ class Link:
         self._channel.close()
         self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def _messages(self) -> Iterator[rank_agent_pb2.RankMessage]:
+    def _messages(self) -> Iterator[rank_pb2.RankMessage]:
         while (message := self._outgoing.get()) is not None:
             yield encode_rank_message(message)
 

@@ -3,13 +3,13 @@
 import logging
 import os
 
-from deadpool.proto.errors import DeadpoolError
+from deadpool.host.errors import DeadpoolError
 from deadpool.proto.messages import BadCopy, RankReformed, RankRestored, Reform, Source, SourceKind
-from deadpool.proto.slots import StateId
-from deadpool.trainer_hooks.protection import Protection
-from deadpool.trainer_hooks.restore import BadCopiesError, Restored, from_elsewhere, from_own_slot
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.controller import Protection
+from deadpool.trainer_hooks.protection.restore import BadCopiesError, Restored, from_elsewhere, from_own_slot
+from deadpool.trainer_hooks.protection.state import TrainingState
 from deadpool.trainer_hooks.session import Session
-from deadpool.trainer_hooks.state import TrainingState
 
 log = logging.getLogger(__name__)
 REFORM_TIMEOUT_S = 25.0

@@ -15,14 +15,14 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.optim import Optimizer
 
+from deadpool.host.errors import ConfigError
 from deadpool.proto.config import keeping_from_json
-from deadpool.proto.errors import ConfigError
-from deadpool.trainer_hooks.engine import engine_for
 from deadpool.trainer_hooks.guard import Attempt, Guard
-from deadpool.trainer_hooks.numa import bind_to_cpus, own_local_rank
-from deadpool.trainer_hooks.protect import Counters
+from deadpool.trainer_hooks.protection.copy_engine import engine_for
+from deadpool.trainer_hooks.protection.pipeline import Counters
+from deadpool.trainer_hooks.protection.state import Stateful, TrainingState
 from deadpool.trainer_hooks.session import Session
-from deadpool.trainer_hooks.state import Stateful, TrainingState
+from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")

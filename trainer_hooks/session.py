@@ -14,9 +14,9 @@ from typing import assert_never
 
 from torch._C._distributed_c10d import TCPStore
 
+from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
-from deadpool.proto.errors import ConfigError, UnavailableError
 from deadpool.proto.messages import (
     LaunchFailed,
     Quiesce,
@@ -37,11 +37,11 @@ from deadpool.proto.messages import (
     WriteCheckpoint,
 )
 from deadpool.proto.secret import read_private
-from deadpool.trainer_hooks.groups import Groups
+from deadpool.trainer_hooks.fault_injection import Strikes
+from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.link import Link
-from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
+from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, Phase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
-from deadpool.trainer_hooks.strikes import Strikes
 
 STORE_TIMEOUT = timedelta(seconds=10)
 

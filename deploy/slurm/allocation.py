@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.proto.errors import ConfigError
+from deadpool.host.errors import ConfigError
 
 _PIECE = re.compile(r"([^,\[]*(?:\[[^\]]*\][^,\[]*)*)(?:,|$)")  # up to a comma outside of brackets
 _BRACKET = re.compile(r"\[([^\]]*)\]")

@@ -14,7 +14,7 @@ from training import STEPS, Training, finished, start
 
 pytestmark = pytest.mark.e2e
 
-SIMPLE = str(Path(__file__).with_name("growing.py"))
+SIMPLE = str(Path(__file__).parents[1] / "support" / "growing.py")
 SLOWLY = tuple(word for step in (4, 14, 24) for word in ("--inject", f"slow-rank:0@{step}"))  # there is time to stop it
 
 

@@ -9,7 +9,7 @@ from training import Training, finished
 
 pytestmark = pytest.mark.e2e
 
-SCRIPT = str(Path(__file__).with_name("growing.py"))
+SCRIPT = str(Path(__file__).parents[1] / "support" / "growing.py")
 STEPS, FLIPPED_AT, VERIFY_EVERY = 30, 13, 4
 
 

@@ -13,7 +13,7 @@ from training import finished, hurry
 
 pytestmark = pytest.mark.e2e
 
-SCRIPT = str(Path(__file__).with_name("growing.py"))
+SCRIPT = str(Path(__file__).parents[1] / "support" / "growing.py")
 
 
 def start(launcher: Launcher, *options: str) -> Job:

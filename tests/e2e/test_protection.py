@@ -9,7 +9,7 @@ from training import finished, hurry
 
 pytestmark = pytest.mark.e2e
 
-SCRIPT = str(Path(__file__).with_name("growing.py"))
+SCRIPT = str(Path(__file__).parents[1] / "support" / "growing.py")
 STEPS, GROWS_AT, GROWS_BY = 300, 12, 1 << 16  # a slot needs 2 MiB more then: each rank has two of its own, and two at its holder
 SHM_BYTES = 96 << 20
 

@@ -5,7 +5,7 @@ import mmap
 import pytest
 import torch
 
-from deadpool.trainer_hooks.engine import CudaEngine
+from deadpool.trainer_hooks.protection.copy_engine import CudaEngine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

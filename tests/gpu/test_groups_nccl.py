@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch._C._distributed_c10d import TCPStore
 
-from deadpool.trainer_hooks.groups import Groups
+from deadpool.trainer_hooks.groups.registry import Groups
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 RESULT_TIMEOUT_S = 55

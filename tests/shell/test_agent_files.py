@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from agents import RANK_SIDE, TIMEOUT_S, Node, node_of
 
-from deadpool.agent.trouble import Watch
+from deadpool.agent.health.host_pressure import Watch
 from deadpool.proto.messages import (
     Beat,
     Hello,

@@ -12,6 +12,7 @@ from agents import RANK_SIDE, TIMEOUT_S, node_of
 from launching import until
 
 from deadpool.proto.convert import encode_rank_message
+from deadpool.proto.generated.rank_pb2_grpc import AgentStub
 from deadpool.proto.messages import (
     NO_STEP,
     Beat,
@@ -30,7 +31,6 @@ from deadpool.proto.messages import (
     StoreOpened,
     WarmUp,
 )
-from deadpool.proto.rank_agent_pb2_grpc import AgentStub
 from deadpool.proto.secret import TOKEN_KEY
 
 STEPPING = (

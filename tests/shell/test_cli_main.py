@@ -12,10 +12,12 @@ import grpc
 import pytest
 from launching import until
 
-from deadpool.cli.folders import job_folder, read_endpoint
+from deadpool.cli.launcher.job_dirs import job_folder, read_endpoint
 from deadpool.cli.main import run
-from deadpool.proto import convert, status_messages, status_pb2_grpc
+from deadpool.proto import convert
 from deadpool.proto.config import JobConfig
+from deadpool.proto.generated import status_pb2_grpc
+from deadpool.proto.messages import status as status_messages
 from deadpool.proto.secret import TOKEN_KEY
 
 
@@ -110,7 +112,7 @@ def test_stop_ends_the_job_and_waits(supervisor: tuple[Path, subprocess.Popen[by
 def test_a_job_whose_supervisor_is_gone_does_not_answer(
     supervisor: tuple[Path, subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deadpool.cli.client._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("deadpool.cli.commands.client._TIMEOUT_S", 0.2)
     _, process = supervisor
     process.kill()
     process.wait(20)

@@ -14,8 +14,9 @@ import grpc
 import pytest
 from launching import until
 
-from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, messages
+from deadpool.proto import convert, messages
 from deadpool.proto.config import JobConfig, to_json
+from deadpool.proto.generated import agent_pb2, agent_pb2_grpc
 from deadpool.proto.messages import AgentMessage, Order
 from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
 from deadpool.proto.terms import SUPERSEDED, claim_term
@@ -28,8 +29,8 @@ class Agent:
     """One stream of the job's one agent, played by the test. `obeyed`: what it says that it has had."""
 
     def __init__(self, channel: grpc.Channel, token: str, *, obeyed: int = 0, generation: int = 0) -> None:
-        self._said: queue.Queue[agent_supervisor_pb2.AgentMessage | None] = queue.Queue()
-        stub = agent_supervisor_pb2_grpc.SupervisorStub(channel)
+        self._said: queue.Queue[agent_pb2.AgentMessage | None] = queue.Queue()
+        stub = agent_pb2_grpc.SupervisorStub(channel)
         self.orders = stub.Attend(iter(self._said.get, None), metadata=((TOKEN_KEY, token),), timeout=_TIMEOUT_S)
         hello = messages.Hello(
             node_id="node0",

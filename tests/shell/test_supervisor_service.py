@@ -15,12 +15,14 @@ import grpc
 import pytest
 from launching import until
 
-from deadpool.proto import agent_supervisor_pb2, agent_supervisor_pb2_grpc, convert, messages, status_messages, status_pb2_grpc
+from deadpool.proto import convert, messages
 from deadpool.proto.config import JobConfig, from_json, to_json
+from deadpool.proto.generated import agent_pb2, agent_pb2_grpc, status_pb2_grpc
 from deadpool.proto.messages import AgentMessage, Order
+from deadpool.proto.messages import status as status_messages
 from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
-from deadpool.supervisor.state import Phase
-from deadpool.supervisor.takeover import read_past
+from deadpool.supervisor.journal.replay import read_past
+from deadpool.supervisor.model.state import Phase
 
 _TIMEOUT_S = 20.0
 OrderKind = TypeVar("OrderKind", bound=Order)
@@ -30,8 +32,8 @@ class Agent:
     """One agent's stream, played by the test."""
 
     def __init__(self, channel: grpc.Channel, token: str, node_id: str, *, incarnation: int = 0) -> None:
-        self._said: queue.Queue[agent_supervisor_pb2.AgentMessage | None] = queue.Queue()
-        stub = agent_supervisor_pb2_grpc.SupervisorStub(channel)
+        self._said: queue.Queue[agent_pb2.AgentMessage | None] = queue.Queue()
+        stub = agent_pb2_grpc.SupervisorStub(channel)
         self._orders = stub.Attend(iter(self._said.get, None), metadata=((TOKEN_KEY, token),), timeout=_TIMEOUT_S)
         hint = int(node_id.removeprefix("node"))
         fields = {"node_id": node_id, "hint": hint, "host": "127.0.0.1", "port": 1, "pid": os.getpid(), "generation": 0}
@@ -202,19 +204,19 @@ def test_status_events_inject_and_stop(supervisor: Supervisor) -> None:
         assert (status.phase, status.generation, status.nodes[0].node_id) == ("run", 1, "node0")
         assert status.nodes[0].ranks[0].pid == 77
 
-        request = status_messages.InjectRequest(kind="kill-rank", target=5, step=3)
+        request = status.InjectRequest(kind="kill-rank", target=5, step=3)
         assert convert.decode(stub.Inject(convert.encode(request), metadata=metadata)).error.startswith("there is no rank 5")
-        request = status_messages.InjectRequest(kind="kill-rank", target=0, step=3)
+        request = status.InjectRequest(kind="kill-rank", target=0, step=3)
         assert convert.decode(stub.Inject(convert.encode(request), metadata=metadata)).error == ""
         assert agent.hears(messages.Inject).step == 3
 
-        drain = status_messages.DrainRequest(node="node0")
+        drain = status.DrainRequest(node="node0")
         assert "no deadpool.join()" in convert.decode(stub.Drain(convert.encode(drain), metadata=metadata)).error
-        gone = status_messages.DrainRequest(node="node7", reason="its manager says so", gone=True)
+        gone = status.DrainRequest(node="node7", reason="its manager says so", gone=True)
         assert convert.decode(stub.Drain(convert.encode(gone), metadata=metadata)).error == "node7 is not connected"
 
-        lines = stub.Events(convert.encode(status_messages.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
-        stub.Stop(convert.encode(status_messages.StopRequest(reason="enough")), metadata=metadata)
+        lines = stub.Events(convert.encode(status.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
+        stub.Stop(convert.encode(status.StopRequest(reason="enough")), metadata=metadata)
         assert agent.hears(messages.Stop).reason == "enough"
         agent.say(messages.Stopped())
         names = [json.loads(line.json)["event"] for line in lines]
@@ -238,9 +240,9 @@ def test_strangers_change_nothing(supervisor: Supervisor) -> None:
         with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as garbage:
             garbage.sendall(os.urandom(4096))
             _drain(garbage)
-        nobody = agent_supervisor_pb2_grpc.SupervisorStub(channel)
+        nobody = agent_pb2_grpc.SupervisorStub(channel)
         with pytest.raises(grpc.RpcError) as refusal:
-            list(nobody.Attend(iter([agent_supervisor_pb2.AgentMessage()]), metadata=((TOKEN_KEY, supervisor.token),)))
+            list(nobody.Attend(iter([agent_pb2.AgentMessage()]), metadata=((TOKEN_KEY, supervisor.token),)))
         assert cast(grpc.Call, refusal.value).code() is grpc.StatusCode.INVALID_ARGUMENT
 
         agent = Agent(channel, supervisor.token, "node0")

@@ -8,7 +8,7 @@ from sim.rank import SimRank
 from sim.supervisor import SimSupervisor
 
 from deadpool.proto.messages import Reading
-from deadpool.trainer_hooks.member import Phase
+from deadpool.trainer_hooks.protocol import Phase
 
 SICK = Reading(name="gpu_ecc_uncorrected", value=1.0)
 

@@ -9,12 +9,12 @@ from sim.rank import SimRank
 from sim.world import Pipe, World
 
 from deadpool.agent import events
-from deadpool.agent.conversation import Conversation
 from deadpool.agent.core import NodeCore
+from deadpool.agent.supervisor_link.conversation import Conversation
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import Endpoint, RankMessage, RankSet, Reading, Slot, SlotKind
-from deadpool.proto.slots import StateId
+from deadpool.proto.vault.slots import StateId
 
 if TYPE_CHECKING:
     from sim.supervisor import SimSupervisor

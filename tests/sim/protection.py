@@ -1,4 +1,4 @@
-"""A simulated rank's protect thread, in virtual time: copy, compare, replicate, announce (trainer_hooks/protect.py)."""
+"""A simulated rank's protect thread, in virtual time: copy, compare, replicate, announce (protection/pipeline.py)."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
-from deadpool.proto.slots import StateId, slot_to_write
-from deadpool.trainer_hooks.member import Member, Phase
-from deadpool.trainer_hooks.rhythm import Rhythm
+from deadpool.proto.vault.slots import StateId, slot_to_write
+from deadpool.trainer_hooks.protection.schedule import Rhythm
+from deadpool.trainer_hooks.protocol import Member, Phase
 
 if TYPE_CHECKING:
     from sim.node import SimNode

@@ -6,9 +6,9 @@ from sim.protection import SimProtection
 
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, RankOrder, Reform, SlotKind, Source, SourceKind
-from deadpool.proto.slots import StateId
-from deadpool.trainer_hooks.member import Action, Break, Leave, Member, Phase, Recover
-from deadpool.trainer_hooks.rhythm import SETTLING_STATES
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES
+from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, Phase, Recover
 
 if TYPE_CHECKING:
     from sim.node import SimNode

@@ -12,7 +12,7 @@ from supervising import too_often
 from deadpool.proto.config import JobConfig, OnExhausted
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.state import Phase
+from deadpool.supervisor.model.state import Phase
 
 _BOUND_S = 150.0  # faults stop after some seconds; the job must be over by then, whatever happened
 

@@ -10,15 +10,15 @@ from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import AgentMessage, Assign, Beat, Hello, Order, Reform, StartRanks, Stop, Stopped
-from deadpool.supervisor.claims import Claim, Claims
-from deadpool.supervisor.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
-from deadpool.supervisor.hang import StepWatch
-from deadpool.supervisor.inquiry import stepping_generation
-from deadpool.supervisor.membership import Role
-from deadpool.supervisor.sessions import RETURN_S
-from deadpool.supervisor.silence import Silence
+from deadpool.supervisor.failures.hang import StepWatch
+from deadpool.supervisor.failures.hang_inquiry import stepping_generation
+from deadpool.supervisor.failures.heartbeats import Silence
+from deadpool.supervisor.failures.node_claims import Claim, Claims
+from deadpool.supervisor.model.commands import Answer, Command, EndJob, Note, Quit, SendOrder
+from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
+from deadpool.supervisor.model.membership import Role
+from deadpool.supervisor.model.session import RETURN_S
 
 
 class SimSupervisor:

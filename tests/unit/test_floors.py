@@ -8,14 +8,15 @@ import pytest
 import deadpool
 
 PACKAGE = Path(deadpool.__file__).parent
-ROOMS = ("cli", "supervisor", "agent", "trainer_hooks", "deploy", "proto")
+ROOMS = ("cli", "supervisor", "agent", "trainer_hooks", "deploy", "proto", "host")
 MAY_IMPORT = {
     "cli": set(ROOMS),
-    "supervisor": {"supervisor", "deploy", "proto"},
-    "agent": {"agent", "deploy", "proto"},
-    "trainer_hooks": {"trainer_hooks", "deploy", "proto"},
-    "deploy": {"deploy", "proto"},
-    "proto": {"proto"},
+    "supervisor": {"supervisor", "deploy", "proto", "host"},
+    "agent": {"agent", "deploy", "proto", "host"},
+    "trainer_hooks": {"trainer_hooks", "deploy", "proto", "host"},
+    "deploy": {"deploy", "proto", "host"},
+    "proto": {"proto", "host"},
+    "host": {"host"},
 }
 ONLY_IN = {"torch": "trainer_hooks", "click": "cli", "rich": "cli"}
 

@@ -1,0 +1,127 @@
+"""The node's vault: a folder in /dev/shm that outlives the ranks' processes and dies with the agent.
+
+It appears, locked, in one move (rename), and its `lock` file stays locked as long as the agent lives. A folder whose lock is free
+belongs to a dead agent; the next agent removes it.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from deadpool.agent.health.readings import free_bytes
+from deadpool.host.errors import ConfigError, SnapshotError
+from deadpool.proto.call_record import RECORD_BYTES
+from deadpool.proto.messages import RankSet, Slot, SlotKind
+from deadpool.proto.vault.layout import HEADER_BYTES, SNAPSHOT_NAMES, Header, Tables, reserve, slot_path
+
+_PREFIX = "deadpool-"
+_LOCK = "lock"
+
+
+class Vault:
+    """Made by `create`. The folder's files are written by ranks (snapshots, records) and by the replica receiver."""
+
+    def __init__(self, folder: Path, lock_fd: int) -> None:
+        self.folder = folder
+        self._lock_fd = lock_fd
+        self._peer_sets: dict[Path, tuple[Header, tuple[RankSet, ...]]] = {}
+
+    @classmethod
+    def create(cls, root: Path, job_id: str, node_id: str) -> "Vault":
+        """Returns the node's new, empty vault; ConfigError when a live agent has one of that name."""
+        remove_leftovers(root)
+        folder = root / f"{_PREFIX}{job_id}-{node_id}"
+        unborn = root / f".{folder.name}.{os.getpid()}"
+        unborn.mkdir(mode=0o700)
+        lock_fd = os.open(unborn / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            unborn.rename(folder)
+        except OSError as error:
+            shutil.rmtree(unborn)
+            os.close(lock_fd)
+            raise ConfigError(f"vault {folder}: in use by another agent of job {job_id}; choose another --job-id") from error
+        return cls(folder, lock_fd)
+
+    def remove(self) -> None:
+        _remove(self.folder)
+        os.close(self._lock_fd)
+
+    def reserve_snapshots(self, rank: int, snapshot_bytes: int, replica_bytes: int, *, slots: int = 2) -> None:
+        """Makes the rank's snapshot slots; ConfigError with the sum needed and what is free.
+
+        `replica_bytes`: all the replica slots that this node will keep for such a rank's neighbours, made when they ask.
+        """
+        paths = [slot_path(self.folder, SlotKind.SNAPSHOT, rank, name) for name in SNAPSHOT_NAMES[:slots]]
+        missing = [path for path in paths if not path.exists() or path.stat().st_size < snapshot_bytes]
+        free = free_bytes(self.folder) + sum(path.stat().st_size for path in missing if path.exists())
+        needed = snapshot_bytes * len(missing) + (replica_bytes + RECORD_BYTES if missing else 0)
+        if needed > free:
+            raise ConfigError(
+                f"vault {self.folder}: rank {rank} needs {needed} bytes ({len(paths)} snapshots of {snapshot_bytes}, "
+                f"{replica_bytes} of neighbours' replicas), {free} are free; "
+                f"make {self.folder.parent} larger or the rank's shard smaller"
+            )
+        for path in missing:
+            reserve(path, snapshot_bytes)
+
+    def drop_snapshots(self) -> None:
+        """The ranks start afresh: their snapshots and call records are of a life that is over."""
+        for path in [*self.folder.glob(f"{SlotKind.SNAPSHOT}-*"), *self.folder.glob("record-*")]:
+            path.unlink(missing_ok=True)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Returns every sealed slot whose tables are whole. The data itself is checked by whoever restores from it."""
+        paths = sorted(path for kind in SlotKind for path in self.folder.glob(f"{kind}-*"))
+        return tuple(slot for path in paths if (slot := self._slot(path)) is not None)
+
+    def _slot(self, path: Path) -> Slot | None:
+        kind = SlotKind(path.name.partition("-")[0])
+        with contextlib.suppress(FileNotFoundError, SnapshotError), path.open("rb", buffering=0) as file:
+            fd = file.fileno()
+            header = Header.from_page(os.pread(fd, HEADER_BYTES, 0))
+            if header is None:
+                return None
+            known, peer_sets = self._peer_sets.get(path, (None, ()))
+            if known != header:
+                tables = Tables.from_bytes(header, os.pread(fd, header.tables_bytes, HEADER_BYTES))
+                peer_sets = tuple(RankSet(ranks=ranks) for ranks in tables.layout.peer_sets)
+                self._peer_sets[path] = (header, peer_sets)
+            if Header.from_page(os.pread(fd, HEADER_BYTES, 0)) == header:  # nobody has begun to write it meanwhile
+                return Slot(kind=kind, rank=header.rank, generation=header.generation, step=header.step, peer_sets=peer_sets)
+        return None
+
+
+def remove_leftovers(root: Path) -> None:
+    """Removes the vaults of this user's dead agents."""
+    for folder in root.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):  # another agent was quicker
+            if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+                continue
+            with _try_lock(folder / _LOCK) as locked:
+                if locked:
+                    _remove(folder)
+
+
+@contextlib.contextmanager
+def _try_lock(path: Path) -> Iterator[bool]:
+    """Enters with whether the lock could be had, and the file is still the one at that path."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield os.fstat(fd).st_ino == path.stat().st_ino
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(fd)
+
+
+def _remove(folder: Path) -> None:
+    """Removes the folder, the lock last: until then no other agent can take it for its own."""
+    for path in folder.iterdir():
+        if path.name != _LOCK:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(folder)

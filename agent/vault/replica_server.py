@@ -1,0 +1,332 @@
+"""Receives replicas into this node's vault and serves its slots, over authenticated TCP (proto/vault/wire.py).
+
+A thread per connection. Data goes from the socket straight into the mapped slot; a replica is sealed only after its tables and
+each of its items have been found whole. Whoever reads a slot here checks the items it uses against the slot's checksums: data
+that a writer overwrites while it is being sent cannot pass.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from deadpool.host.errors import ConfigError, ProtocolError, SnapshotError
+from deadpool.proto.messages import SlotKind
+from deadpool.proto.secret import AUTH_TIMEOUT_S, check_as_server
+from deadpool.proto.vault.layout import (
+    HEADER_BYTES,
+    SLOT_NAMES,
+    SNAPSHOT_NAMES,
+    UNIQUE,
+    Header,
+    SlotFile,
+    Tables,
+    checksum,
+    grow,
+    reserve,
+    slot_path,
+)
+from deadpool.proto.vault.slots import StateId, slot_to_write
+from deadpool.proto.vault.wire import (
+    Discard,
+    GetData,
+    GetHead,
+    Put,
+    Reply,
+    Request,
+    Reserve,
+    receive_into,
+    receive_request,
+    send_reply,
+)
+
+_log = logging.getLogger(__name__)
+_STRANGERS_MAX = 16  # connections that have not shown the token yet
+_ACCEPT_POLL_S = 1.0
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class ReplicaServer:
+    """Listens from the start (`port` goes into Hello); serves once `start` names the vault's folder."""
+
+    def __init__(self, host: str, token: str) -> None:
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        self._listener = socket.create_server((host, 0), family=family, backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self._token = token
+        self._folder = Path()
+        self._lock = threading.Lock()  # guards all that follows
+        self._strangers: dict[socket.socket, float] = {}  # -> when its time is over
+        self._members: set[socket.socket] = set()
+        self._refused: set[str] = set()
+        self._generation = 0  # the newest that the agent has obeyed: senders of older ones are refused
+        self._senders: dict[int, int] = {}  # rank -> the newest generation in which it has sent
+        self._writing: dict[int, tuple[int, socket.socket]] = {}  # rank -> generation and connection of the write under way
+        self._slot_locks: dict[int, threading.Lock] = {}
+        self._closed = False
+
+    def start(self, folder: Path) -> None:
+        self._folder = folder
+        threading.Thread(target=self._accept, name="replica-accept", daemon=True).start()
+
+    def fence(self, generation: int) -> None:
+        """From here on, nothing of an older generation begins to write a slot: what a VaultReport names stays as it is."""
+        with self._lock:
+            self._generation = max(self._generation, generation)
+            for sender_generation, connection in self._writing.values():
+                if sender_generation < self._generation:
+                    _shut(connection)
+
+    def close(self) -> None:
+        """Ends all connections. Their threads notice and end."""
+        self._closed = True
+        with self._lock:
+            for connection in [*self._strangers, *self._members]:
+                _shut(connection)
+        _shut(self._listener)
+        self._listener.close()
+
+    # ------------------------------------------------------------ connections
+
+    def _accept(self) -> None:
+        self._listener.settimeout(_ACCEPT_POLL_S)
+        said = ""
+        while not self._closed:
+            try:
+                connection, address = self._listener.accept()
+            except TimeoutError:
+                self._drop_slow_strangers()
+                continue
+            except OSError as error:
+                if self._closed:
+                    return
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("accept: %s (said once)", error)  # out of descriptors, or the peer is gone already
+                time.sleep(_ACCEPT_POLL_S)
+                continue
+            self._drop_slow_strangers()
+            with self._lock:
+                if len(self._strangers) >= _STRANGERS_MAX:  # the one that has had most time goes
+                    _shut(min(self._strangers, key=self._strangers.__getitem__))
+                self._strangers[connection] = time.monotonic() + AUTH_TIMEOUT_S
+            name = f"replica-{address[0]}:{address[1]}"
+            threading.Thread(target=self._attend, args=(connection, address[0]), name=name, daemon=True).start()
+
+    def _drop_slow_strangers(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            for connection, until_s in self._strangers.items():
+                if now_s > until_s:
+                    _shut(connection)
+
+    def _attend(self, connection: socket.socket, peer: str) -> None:
+        try:
+            with connection:
+                for option, value in _KEEPALIVE:
+                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                check_as_server(connection, self._token)
+                with self._lock:
+                    self._members.add(connection)
+                    self._strangers.pop(connection, None)
+                while not self._closed and (request := receive_request(connection)) is not None:
+                    if not self._answer(connection, request):
+                        return
+        except ProtocolError as error:
+            self._refuse(peer, str(error))
+        except OSError as error:
+            _log.debug("connection of %s: %s", peer, error)  # closed by the peer, or by us for a newer one
+        finally:
+            with self._lock:
+                self._strangers.pop(connection, None)
+                self._members.discard(connection)
+
+    def _refuse(self, peer: str, reason: str) -> None:
+        with self._lock:
+            known = peer in self._refused
+            self._refused.add(peer)
+        if not known and not self._closed:
+            _log.warning("connection of %s refused: %s (said once for each peer)", peer, reason)
+
+    # ------------------------------------------------------------ requests
+
+    def _answer(self, connection: socket.socket, request: Request) -> bool:
+        """Carries the request out and returns whether the connection stays open."""
+        try:
+            match request:
+                case Reserve():
+                    self._reserve(request)
+                    send_reply(connection, Reply())
+                case Put():
+                    self._receive(connection, request)
+                    send_reply(connection, Reply())
+                case Discard():
+                    self._discard(request)
+                    send_reply(connection, Reply())
+                case GetHead() | GetData():
+                    self._send_slot(connection, request)
+        except (ConfigError, SnapshotError) as error:
+            send_reply(connection, Reply(error=str(error)))
+            return not isinstance(request, Put)
+        return True
+
+    def _reserve(self, request: Reserve) -> None:
+        with self._rank_lock(request.rank):
+            for path in self._paths(SlotKind.REPLICA, request.rank):
+                reserve(path, request.slot_bytes)
+
+    def _receive(self, connection: socket.socket, put: Put) -> None:
+        """Writes the replica to the slot that may be written, and seals it once it is found whole."""
+        with self._only_writer(connection, put), contextlib.ExitStack() as stack:
+            slots = [stack.enter_context(_opened(path)) for path in self._paths(SlotKind.REPLICA, put.rank) if path.exists()]
+            if len(slots) != len(SLOT_NAMES):
+                raise SnapshotError(f"no replica slots for rank {put.rank}: Reserve comes first")
+            headers = [slot.header() for slot in slots]
+            held = [StateId(generation=each.generation, step=each.step) if each is not None else None for each in headers]
+            index = slot_to_write(held, put.keep_step)
+            slot = slots[index]
+            if HEADER_BYTES + put.tables_bytes > put.data_offset or put.tables_bytes < 0 or put.data_bytes < 0:
+                raise SnapshotError(f"replica of rank {put.rank}: {put.tables_bytes} bytes of tables before {put.data_offset}")
+            with self._lock:  # between the check and the unsealing no fence may fall
+                self._check_sender(put)
+                slot.unseal()
+            if put.data_offset + put.data_bytes > slot.capacity_bytes:  # the state has grown; what the slot held may go
+                path = self._paths(SlotKind.REPLICA, put.rank)[index]
+                grow(path, put.data_offset + put.data_bytes)
+                slot = stack.enter_context(_opened(path))
+            data = slot.view[put.data_offset : put.data_offset + put.data_bytes]
+            tables, page = bytearray(put.tables_bytes), bytearray(HEADER_BYTES)
+            with data:
+                for target in (data, memoryview(tables), memoryview(page)):
+                    receive_into(connection, target)
+                header = _verified(put, page, tables, data)
+            slot.seal(header, bytes(tables))
+
+    def _send_slot(self, connection: socket.socket, request: GetHead | GetData) -> None:
+        for path in self._paths(request.kind, request.rank):
+            if not path.exists():
+                continue
+            with _opened(path) as slot:
+                header = slot.header()
+                if header is None or (header.generation, header.step) != (request.generation, request.step):
+                    continue
+                if isinstance(request, GetHead):
+                    tables = bytes(slot.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes])
+                    Tables.from_bytes(header, tables)
+                    send_reply(connection, Reply(raw_bytes=HEADER_BYTES + len(tables)))
+                    connection.sendall(header.to_page())
+                    connection.sendall(tables)
+                    return
+                if any(offset < 0 or size < 0 or offset + size > header.data_bytes for offset, size in request.ranges):
+                    raise SnapshotError(f"{path.name}: a range lies outside its {header.data_bytes} bytes of data")
+                send_reply(connection, Reply(raw_bytes=sum(size for _, size in request.ranges)))
+                with slot.data(header) as data:
+                    for offset, size in request.ranges:
+                        with data[offset : offset + size] as part:
+                            connection.sendall(part)
+                return
+        raise SnapshotError(
+            f"no {request.kind} of rank {request.rank}, generation {request.generation}, step {request.step} here"
+        )
+
+    def _discard(self, request: Discard) -> None:
+        """Unseals the slot if its items are not what their checksums say."""
+        with self._rank_lock(request.rank):
+            for path in self._paths(request.kind, request.rank):
+                if not path.exists():
+                    continue
+                with _opened(path) as slot:
+                    header = slot.header()
+                    named = header is not None and (header.generation, header.step) == (request.generation, request.step)
+                    if header is not None and named and not _is_whole(slot, header) and slot.header() == header:
+                        slot.unseal()
+                        _log.warning("%s of step %d fails its checksums: it is not used", path.name, header.step)
+
+    # ------------------------------------------------------------ slots
+
+    def _paths(self, kind: SlotKind, rank: int) -> list[Path]:
+        names = SNAPSHOT_NAMES if kind is SlotKind.SNAPSHOT else SLOT_NAMES
+        return [slot_path(self._folder, kind, rank, name) for name in names]
+
+    def _rank_lock(self, rank: int) -> threading.Lock:
+        with self._lock:
+            return self._slot_locks.setdefault(rank, threading.Lock())
+
+    @contextlib.contextmanager
+    def _only_writer(self, connection: socket.socket, put: Put) -> Iterator[None]:
+        """Inside, nobody else writes this rank's replica: who has begun to is interrupted (a frozen node would never end)."""
+        with self._lock:
+            self._check_sender(put)
+            self._senders[put.rank] = put.sender_generation
+            if put.rank in self._writing:
+                _shut(self._writing[put.rank][1])
+        with self._rank_lock(put.rank):
+            with self._lock:
+                self._writing[put.rank] = (put.sender_generation, connection)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    del self._writing[put.rank]
+
+    def _check_sender(self, put: Put) -> None:
+        newest = max(self._generation, self._senders.get(put.rank, 0))
+        if put.sender_generation < newest:
+            raise SnapshotError(
+                f"rank {put.rank} of generation {put.sender_generation} is replaced: generation {newest} has begun"
+            )
+
+
+def _verified(put: Put, page: bytearray, tables: bytearray, data: memoryview) -> Header:
+    """Returns the replica's header; SnapshotError unless header, tables and every unique item are what the rank had."""
+    header = Header.from_page(bytes(page))
+    if header is None:
+        raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: its header is torn")
+    said = (header.rank, header.generation, header.step, header.data_offset, header.data_bytes, header.tables_bytes)
+    if said != (put.rank, put.generation, put.step, put.data_offset, put.data_bytes, put.tables_bytes):
+        raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: its header says {said}")
+    whole = Tables.from_bytes(header, bytes(tables))
+    if len(whole.checksums) != len(whole.layout.items) or whole.layout.unique_bytes != put.data_bytes:
+        raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: its tables do not agree")
+    for item, expected in zip(whole.layout.items, whole.checksums, strict=True):
+        if item.peers == UNIQUE:
+            with data[item.offset : item.offset + item.nbytes] as part:
+                if len(part) != item.nbytes or checksum(part) != expected:
+                    raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: {item.key} arrived with another checksum")
+    return header
+
+
+def _is_whole(slot: SlotFile, header: Header) -> bool:
+    """Returns whether every item that the slot holds is what its checksum says."""
+    with slot.data(header) as data:
+        try:
+            tables = slot.tables(header)
+        except SnapshotError:
+            return False
+        return all(
+            item.offset + item.nbytes > len(data) or checksum(bytes(data[item.offset : item.offset + item.nbytes])) == expected
+            for item, expected in zip(tables.layout.items, tables.checksums, strict=True)
+        )
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[SlotFile]:
+    try:
+        slot = SlotFile(path)
+    except OSError as error:
+        raise SnapshotError(f"{path.name} cannot be opened: {error.strerror}") from error
+    try:
+        yield slot
+    finally:
+        slot.close()
+
+
+def _shut(connection: socket.socket) -> None:
+    """Ends a connection that another thread is using; that thread closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,81 @@
+"""Asks a running job's supervisor: the Status service, with the job's token."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import grpc
+
+from deadpool.cli.launcher.job_dirs import read_endpoint
+from deadpool.host.errors import ConfigError, UnavailableError
+from deadpool.proto import convert
+from deadpool.proto.generated import status_pb2_grpc
+from deadpool.proto.messages import status as status_messages
+from deadpool.proto.secret import TOKEN_KEY, read_private
+
+_TIMEOUT_S = 5.0
+_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+class Client:
+    """Calls of the Status service. Everything raises UnavailableError when the supervisor does not answer."""
+
+    def __init__(self, channel: grpc.Channel, token: str) -> None:
+        self._stub = status_pb2_grpc.StatusStub(channel)
+        self._metadata = ((TOKEN_KEY, token),)
+
+    def status(self, *, timeout_s: float = _TIMEOUT_S) -> status_messages.JobStatus:
+        answer = self._stub.GetStatus(convert.encode(status_messages.StatusRequest()), timeout=timeout_s, metadata=self._metadata)
+        status = convert.decode(answer)
+        assert isinstance(status, status_messages.JobStatus)
+        return status
+
+    def events(self, *, follow: bool) -> Iterator[str]:
+        """Yields each event's JSON line: all so far, and with `follow` those to come until the job's end."""
+        request = convert.encode(status_messages.EventsRequest(follow=follow))
+        timeout_s = None if follow else _TIMEOUT_S
+        for line in self._stub.Events(request, timeout=timeout_s, metadata=self._metadata):
+            yield line.json
+
+    def inject(self, kind: str, target: int, step: int) -> None:
+        """Raises ConfigError when the supervisor refuses."""
+        request = convert.encode(status_messages.InjectRequest(kind=kind, target=target, step=step))
+        self._check(self._stub.Inject(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
+
+    def drain(self, node: str, reason: str, *, undo: bool = False) -> None:
+        """Raises ConfigError when the supervisor refuses: nothing has changed then."""
+        request = convert.encode(status_messages.DrainRequest(node=node, reason=reason, undo=undo))
+        self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
+
+    def give_up(self, node: str, reason: str) -> None:
+        """The node counts as lost. Raises ConfigError when there is no such node."""
+        request = convert.encode(status_messages.DrainRequest(node=node, reason=reason, gone=True))
+        self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
+
+    def stop(self, reason: str) -> None:
+        request = convert.encode(status_messages.StopRequest(reason=reason))
+        self._check(self._stub.Stop(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
+
+    @staticmethod
+    def _check(error: str) -> None:
+        if error:
+            raise ConfigError(error)
+
+
+@contextmanager
+def connected(folder: Path, *, to_the_end: bool = False) -> Iterator[Client]:
+    """Yields a client of the job in that folder. `to_the_end`: losing the supervisor is how watching a job ends, no error."""
+    target = read_endpoint(folder)
+    name = f"job {target.job_id} at {target.endpoint} (supervisor pid {target.pid})"
+    with grpc.insecure_channel(target.endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_TIMEOUT_S)
+        except grpc.FutureTimeoutError as error:
+            raise UnavailableError(f"{name} does not answer") from error
+        try:
+            yield Client(channel, read_private(folder / "token"))
+        except grpc.RpcError as error:
+            call = cast(grpc.Call, error)
+            if not (to_the_end and call.code() in _GONE):
+                raise UnavailableError(f"{name}: {call.code().name} {call.details()}") from error

@@ -1,0 +1,116 @@
+"""What `deadpool status` and `deadpool events` show a person, and the same as JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from deadpool.cli.doctor.checks import Finding, Level
+from deadpool.proto.convert import to_plain
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.messages.status import JobStatus, NodeStatus, RecoveryRecord
+
+_RECOVERIES_SHOWN = 5
+_WIDE = 240
+_PHASES = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")
+
+
+def as_json(status: JobStatus) -> dict[str, Any]:
+    """Returns the status as `--json` and the summary file spell it: a recovery's class is "class"."""
+    plain: dict[str, Any] = to_plain(status)
+    plain["recoveries"] = [
+        {("class" if key == "failure_class" else key): value for key, value in each.items()} for each in plain["recoveries"]
+    ]
+    return plain
+
+
+def status_view(status: JobStatus) -> RenderableType:
+    parts: list[RenderableType] = [_headline(status), _nodes(status)]
+    warnings = [status.unprotected] if status.unprotected else []
+    warnings += [f"{node.node_id}: {trouble}" for node in status.nodes for trouble in node.troubles]
+    parts[1:1] = [Text(warning, style="bold red") for warning in warnings]
+    if status.recoveries:
+        parts.append(_recoveries(status.recoveries[-_RECOVERIES_SHOWN:]))
+    return Group(*parts)
+
+
+def widen(console: Console) -> None:
+    """What is no terminal has no width: a row is one line there, for grep."""
+    if not console.is_terminal:
+        console.width = _WIDE
+
+
+def findings_view(findings: Sequence[Finding]) -> Table:
+    """Returns what the doctor has found, a row each."""
+    colours = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+    table = Table("", "check", box=box.SIMPLE_HEAD)
+    if any(each.node for each in findings):
+        table.add_column("node", overflow="fold")
+    table.add_column("found", overflow="fold")
+    table.add_column("what to do", overflow="fold")
+    for each in findings:
+        node = [each.node] if any(every.node for every in findings) else []
+        table.add_row(Text(each.level, style=colours[each.level]), each.check, *node, each.found, each.advice)
+    return table
+
+
+def event_line(event: dict[str, Any]) -> Text:
+    """Returns one event as a line: time, generation, name, and what else it says."""
+    rest = {key: value for key, value in event.items() if key not in ("time", "event", "generation", "caused_by")}
+    text = Text(f"{event.get('time', '')}  g{event.get('generation', '?')}  ")
+    text.append(str(event.get("event", "?")), style="bold")
+    return text.append("  " + "  ".join(f"{key}={value}" for key, value in rest.items()) if rest else "")
+
+
+def _headline(status: JobStatus) -> Text:
+    text = Text(f"{status.job_id}  ", style="bold")
+    text.append(status.phase, style="yellow" if status.phase == "recover" else "green")
+    text.append(
+        f"  generation {status.generation}  step {_step(status.step)} (committed {_step(status.commit_step)})"
+        + (f"  checkpoint {status.checkpoint_step}" if status.checkpoint_step != NO_STEP else "")
+        + f"  {status.steps_per_s:.1f} steps/s  {status.world_size} ranks  exposed stall {status.exposed_stall_s:.3f} s"
+        + ("" if status.hooked else "  without hooks: restarted, not protected"),
+        style="not bold",
+    )
+    return text
+
+
+def _nodes(status: JobStatus) -> Table:
+    table = Table("node", "role", box=box.SIMPLE_HEAD)
+    for name in ("rank", "pid", "step", "beat", "cpu", "memory", "shm free", "warm"):
+        table.add_column(name, justify="right")
+    for node in sorted(status.nodes, key=lambda node: (node.role == "lost", node.index)):
+        table.add_row(*_node_row(node), style="dim" if node.role == "lost" else None)
+    return table
+
+
+def _node_row(node: NodeStatus) -> tuple[str, ...]:
+    """Returns the node's cells; those of its ranks have a line for each."""
+    ranks = ["\n".join(each) for each in zip(*[(str(r.rank), str(r.pid), _step(r.step)) for r in node.ranks], strict=True)]
+    cells = (node.node_id, node.role, *(ranks or [""] * 3))
+    if node.role == "lost":
+        return cells
+    return (
+        *cells, f"{node.beat_age_s:.1f} s", f"{node.cpu_share:.0%}", f"{node.memory_share:.0%}",
+        f"{node.shm_free_bytes / (1 << 30):.1f} GiB", str(node.standins_ready),
+    )  # fmt: skip
+
+
+def _recoveries(recoveries: tuple[RecoveryRecord, ...]) -> Table:
+    table = Table("g", "recovery", "total", box=box.SIMPLE_HEAD)
+    for each in recoveries:
+        ranks = f"rank{'' if len(each.ranks) == 1 else 's'} {', '.join(map(str, each.ranks))}"
+        afresh = each.resume_step == NO_STEP
+        place = f"spare {each.spare} took {ranks}, " if each.spare else "" if afresh else f"{ranks} back in place, "
+        phases = "  ".join(f"{phase}\N{NO-BREAK SPACE}{getattr(each.phases_s, phase):.3f}" for phase in _PHASES)
+        resumed = "all ranks restarted" if afresh else f"resumed at step {each.resume_step}, {each.steps_reexecuted} again"
+        what = f"{each.failure_class}: {each.cause}\n{place}{resumed}"
+        table.add_row(str(each.generation), f"{what}\n{phases}", f"{each.total_s:.3f} s")
+    return table
+
+
+def _step(step: int) -> str:
+    return "-" if step == NO_STEP else str(step)

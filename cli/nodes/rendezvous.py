@@ -1,0 +1,169 @@
+"""Where the machines of a job that is started by hand on each of them meet, and how they know each other.
+
+All are given one endpoint, as for torchrun. The machine whose address it is runs the supervisor there; the others ask it until it
+answers. The job's token is made of a secret that all have and of the job's name, so it is never sent and differs for each job.
+"""
+
+import hmac
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from deadpool.host.addresses import interface_address, is_local, outward_address, own_address
+from deadpool.host.errors import ConfigError
+from deadpool.proto.secret import make_token, read_private, write_private
+
+TOKEN_VARIABLE = "DEADPOOL_TOKEN"
+JOIN_TIMEOUT_S = 600.0  # torchrun's
+_DEFAULT_PORT = 29400  # torchrun's
+_STATIC_PORT = 29500  # torchrun's, for --master-addr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """`given`: as the command line has it. `address`: a number. `here`: it is this machine's. `index`: of this node, -1: any.
+    `local`: the address that this machine is to publish, "" for what suits.
+
+    `join_timeout_s`: for a supervisor to answer there.
+    """
+
+    given: str
+    address: str
+    port: int
+    here: bool
+    index: int = -1
+    local: str = ""
+    join_timeout_s: float = JOIN_TIMEOUT_S
+
+    @property
+    def endpoint(self) -> str:
+        return join_host_port(self.address, self.port)
+
+    def own_host(self, interface: str | None) -> str:
+        """Returns the address that this machine publishes: where it listens."""
+        if interface is not None:
+            return interface_address(interface)
+        if self.local:
+            return self.local
+        return self.address if self.here else own_address(self.address)
+
+
+def meeting_of(given: Mapping[str, Any], interface: str | None) -> Meeting | None:
+    """Returns where the machines meet, None when nothing says so; ConfigError when it cannot be used.
+
+    `given`: torchrun's options. Those of its static rendezvous say the same in other words.
+    """
+    if "rdzv-endpoint" in given:
+        option, text, default = "--rdzv-endpoint", str(given["rdzv-endpoint"]), _DEFAULT_PORT
+    elif "master-addr" in given or "node-rank" in given:
+        port = given.get("master-port") or _STATIC_PORT
+        option, text, default = "--master-addr", join_host_port(str(given.get("master-addr", "127.0.0.1")), port), port
+    else:
+        return None
+    host, port = split_host_port(option, text, default)
+    addresses = resolve(option, host)
+    here, address = _which(addresses, own_addresses())
+    if here and is_local(address) and not (host == "localhost" or is_local(host)):  # its own name leads nowhere else
+        address = outward_address()
+    local = resolve("--local-addr", str(given["local-addr"]))[0] if "local-addr" in given else ""
+    if here and (interface is not None or local):
+        address = interface_address(interface) if interface is not None else local
+    return Meeting(
+        given=text,
+        address=address,
+        port=port,
+        here=here,
+        index=given.get("node-rank", 0 if here else -1),
+        local=local,
+        join_timeout_s=_join_timeout_s(str(given.get("rdzv-conf", ""))),
+    )
+
+
+def split_host_port(option: str, text: str, default: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):  # no port, or an IPv6 address as it is
+        host, port = text, str(default)
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{option} {text}: write HOST:PORT, with a port that all machines know")
+    return host.strip("[]"), int(port)
+
+
+def join_host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def resolve(option: str, host: str) -> list[str]:
+    """Returns the addresses of that name, IPv4 ones first; ConfigError when it has none here."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"{option}: {host} does not resolve on this machine ({error.strerror})") from error
+    addresses = dict.fromkeys(str(each[4][0]) for each in found)
+    return sorted(addresses, key=lambda address: ":" in address)
+
+
+def own_addresses() -> set[str]:
+    return {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
+
+
+def _which(addresses: Sequence[str], own: set[str]) -> tuple[bool, str]:
+    """Returns (whether one of the addresses is ours, the one to use)."""
+    ours = [address for address in addresses if address in own or is_local(address)]
+    return (True, ours[0]) if ours else (False, addresses[0])
+
+
+def _join_timeout_s(conf: str) -> float:
+    """Returns torchrun's join_timeout of `--rdzv-conf key=value,...`."""
+    settings = dict(each.strip().partition("=")[::2] for each in conf.split(",") if "=" in each)
+    try:
+        return float(settings.get("join_timeout", JOIN_TIMEOUT_S))
+    except ValueError as error:
+        raise ConfigError(f"--rdzv-conf {conf}: join_timeout is a number of seconds") from error
+
+
+# ---------------------------------------------------------------- the secret
+
+
+def shared_secret() -> str:
+    """Returns what all machines of the job know: $DEADPOOL_TOKEN, else the text of ~/.deadpool/token, which is made if need be.
+
+    ConfigError when others can read the file, or there can be none.
+    """
+    given = os.environ.get(TOKEN_VARIABLE, "")
+    if given:
+        return given
+    path = secret_path()
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            fresh = path.with_name(f"token.{socket.gethostname()}.{os.getpid()}")
+            write_private(fresh, make_token())
+            try:
+                os.link(fresh, path)  # of several machines with this folder the first one wins
+            except FileExistsError:
+                pass
+            finally:
+                fresh.unlink()
+        return read_private(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; set ${TOKEN_VARIABLE} to one secret on all machines") from error
+
+
+def secret_path() -> Path:
+    return Path("~/.deadpool/token").expanduser()
+
+
+def token_of(secret: str, job_id: str) -> str:
+    """Returns the job's token."""
+    return hmac.new(secret.encode(), f"deadpool job {job_id}".encode(), "sha256").hexdigest()
+
+
+def node_name() -> str:
+    """Returns a name for this node that no other one has: a machine may have several."""
+    return f"{socket.gethostname().partition('.')[0][:24]}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -1,0 +1,342 @@
+"""What an agent and the supervisor say to each other; what they pass on for ranks is in common.py."""
+
+from dataclasses import dataclass
+from signal import SIGTERM
+
+from deadpool.proto.messages.common import (
+    NO_STEP,
+    LaunchFailed,
+    Placement,
+    ProtectionChanged,
+    Quiesce,
+    RankBroken,
+    RankFailed,
+    RankFinished,
+    RankJoined,
+    RankPrepared,
+    RankRaised,
+    RankReformed,
+    RankRestored,
+    RankResumed,
+    Reform,
+    Release,
+    Slot,
+    StateDiffers,
+    WriteCheckpoint,
+)
+
+# ---------------------------------------------------------------- agent -> supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """First message of an agent's stream. `hint`: the node's index at launch, -1 when unknown. `port`: vault data (TCP)."""
+
+    node_id: str
+    hint: int
+    host: str
+    port: int
+    pid: int
+    generation: int  # the newest generation that this agent has obeyed; 0 at first
+    incarnation: int = 0  # wall clock (ns) of the agent's start: of two agents that claim one identity, the older loses
+    obeyed: int = 0  # the number of the newest order that this agent has had; those after it are sent again to the same agent
+    readings: tuple["Reading", ...] = ()
+    conversation: int = 0  # the one that this agent is in, as Welcome numbered it; 0: it has not been welcomed yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProgress:
+    """`step`: the step in progress (S_step is complete). `commit_step`: newest known commit. Stall: main-thread waits.
+
+    `stopped`: its process is stopped, as in RankCalls.
+    """
+
+    rank: int
+    pid: int
+    step: int
+    commit_step: int
+    steps_done: int
+    exposed_stall_s: float
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One health reading that failure rules may refer to, such as gpu_ecc_uncorrected; the worst of the node's devices."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Sent every heartbeat_interval. Shares are 0..1 of this machine."""
+
+    generation: int
+    ranks: tuple[RankProgress, ...] = ()
+    cpu_share: float = 0.0
+    memory_share: float = 0.0
+    shm_free_bytes: int = 0
+    standins_ready: int = 0  # processes waiting in join() for a rank
+    readings: tuple[Reading, ...] = ()
+    obeyed: int = 0  # as in Hello
+    wall_s: float = 0.0  # what this machine's calendar clock said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOpened:
+    """The rendezvous store of a generation listens here."""
+
+    generation: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultReport:
+    """What this node's vault can serve. Sent on Quiesce, and again after each of its ranks' RankPrepared."""
+
+    generation: int
+    slots: tuple[Slot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionDue:
+    """An injected failure is about to strike; the agent strikes when InjectionAck comes back."""
+
+    injection_id: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The agent has ended all its processes and removed its vault; its stream closes next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExited:
+    """A rank's process ended. `exit_code` as a shell would show it: 0..255, 128+signal when a signal ended it.
+
+    `generation`: the newest one that this process had been told of (StartRanks, Assign, Quiesce), not a later one of the node.
+    `signal`: its number, 0 when none. `error`: the traceback of an uncaught exception, "" when there was none.
+    `log_tail`: the last lines of its log. `step`, `commit_step`: from its call record, which outlives it: the step that was in
+    progress and the newest commit that it knew of.
+    """
+
+    generation: int
+    rank: int
+    pid: int
+    exit_code: int
+    signal: int = 0
+    error: str = ""
+    log_tail: str = ""
+    step: int = NO_STEP
+    commit_step: int = NO_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCall:
+    """A group's calls on one rank, from its call record: how many it has entered and left, and the operation entered last."""
+
+    group: str
+    operation: str
+    entered: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCalls:
+    """`step`: in progress. `stacks`: the file with the Python stacks of all its threads, "" when there is none.
+
+    `stopped`: its process is stopped (SIGSTOP, a debugger).
+    """
+
+    rank: int
+    pid: int
+    step: int
+    groups: tuple[GroupCall, ...] = ()
+    stacks: str = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReport:
+    """Answer to ReportCalls: what this node's ranks are waiting for."""
+
+    generation: int
+    ranks: tuple[RankCalls, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    """A persistent checkpoint of S_step is complete at `path`; or, with an error, this node's part of it could not be written.
+
+    `seconds`: that it took; 0 for one that was there when the node came, from which the job would start afresh.
+    """
+
+    step: int
+    path: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTrouble:
+    """Something that the node runs out of. `kind`: memory | shm | files | log-disk. `text`: "" when it is over."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSignalled:
+    """A signal for the whole job has come to this node: Slurm sends it to all tasks. `signal`: its number."""
+
+    signal: int
+
+
+# ---------------------------------------------------------------- supervisor -> agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Answer to Hello. `config_json`: JobConfig (config.py). `term`: of this supervisor; agents do not obey a lower one.
+
+    `resumed`: this agent's node was never given up, the conversation goes on where it was: orders after Hello.obeyed follow, and
+    the agent says again what came after its message number `heard`. Else a new conversation begins, with this number.
+    """
+
+    config_json: str
+    generation: int
+    term: int = 0
+    resumed: bool = False
+    heard: int = 0
+    conversation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStore:
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRanks:
+    """Start this node's ranks afresh (any that still run are killed first). `restart_count`: for TORCHELASTIC_RESTART_COUNT."""
+
+    generation: int
+    world_size: int
+    placements: tuple[Placement, ...]  # of this node only
+    store_host: str
+    store_port: int
+    master_node_count: int
+    restart_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """Keep this many stand-ins waiting in join() (sent once the job is known to have hooks)."""
+
+    standins: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Give each of these ranks a new process on this node: a stand-in if one waits, else a fresh one.
+
+    It constructs with muted groups, rehearses, and answers with RankPrepared (live_step NO_STEP).
+    """
+
+    generation: int
+    world_size: int
+    placements: tuple[Placement, ...]
+    hint_step: int  # a plausible step number for the rehearsal
+    master_node_count: int
+    restart_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRanks:
+    """SIGKILL these ranks' processes; each is reported with RankExited as usual."""
+
+    generation: int
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCalls:
+    """No rank's step advances: say what your ranks are waiting for (CallReport), and save their stacks."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inject:
+    """Strike when the target is in the middle of step `step` (NO_STEP: now). Targets that this node does not have are ignored."""
+
+    injection_id: int
+    kind: str  # of faults.FAULTS
+    target: int  # a rank, or a node's launch index
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionAck:
+    injection_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End all processes (by `signal_number`, after `grace_s` by SIGKILL), remove the vault, answer Stopped, exit.
+
+    `exit_code`: the job's, for launchers on other machines than the supervisor's.
+    """
+
+    reason: str
+    grace_s: float
+    signal_number: int = SIGTERM
+    exit_code: int = 0
+
+
+AgentMessage = (
+    Hello
+    | Beat
+    | StoreOpened
+    | LaunchFailed
+    | VaultReport
+    | InjectionDue
+    | Stopped
+    | RankExited
+    | RankJoined
+    | RankBroken
+    | RankPrepared
+    | RankReformed
+    | RankRestored
+    | RankFailed
+    | RankResumed
+    | RankFinished
+    | ProtectionChanged
+    | StateDiffers
+    | CheckpointWritten
+    | HostTrouble
+    | JobSignalled
+    | CallReport
+    | RankRaised
+)
+
+Order = (
+    Welcome
+    | OpenStore
+    | StartRanks
+    | WarmUp
+    | Quiesce
+    | Assign
+    | KillRanks
+    | Reform
+    | Release
+    | Inject
+    | InjectionAck
+    | Stop
+    | WriteCheckpoint
+    | ReportCalls
+)

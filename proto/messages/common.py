@@ -1,0 +1,277 @@
+"""What more than one pair of processes say to each other: places, slots, sources, and all that a rank and its agent pass on."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+NO_STEP = -1  # wherever a step is expected and there is none
+
+
+class SlotKind(StrEnum):
+    SNAPSHOT = "snapshot"  # a rank's own copy, on its own node
+    REPLICA = "replica"  # the unique part of a rank's snapshot, on another node
+
+
+class SourceKind(StrEnum):
+    LIVE = "live"  # the process itself holds S_k, untouched
+    VAULT = "vault"  # the rank's own snapshot, in the vault of the node where the rank now lives
+    REPLICA = "replica"  # unique part and metadata from the replica's holder, the rest from peers' snapshots
+    ELSEWHERE = "elsewhere"  # the rank's own snapshot, all of it, in the vault of a live node where the rank lived before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where one agent serves vault data (TCP, challenge-response)."""
+
+    node_id: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One rank's place in a generation. `holders`: the agents that keep the rank's replicas, nearest first."""
+
+    rank: int
+    local_rank: int
+    node_id: str
+    node_rank: int
+    holders: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A sealed slot as found in a vault: which state of which rank, written in which generation.
+
+    `peer_sets`: for the items that the slot's replica leaves out, the sets of ranks that hold the same bytes; the rank can
+    be restored from a replica only if each set has a member, on a live node, with a usable snapshot of the same step.
+    """
+
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+    peer_sets: tuple["RankSet", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSet:
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a rank gets S_resume_step from. `slot_generation`: the generation in which that state was stepped to (any kind).
+
+    `endpoint`: the holder (REPLICA, ELSEWHERE). `peers`: every usable snapshot of the resume step, for the replicated items.
+    """
+
+    rank: int
+    kind: SourceKind
+    slot_generation: int
+    endpoint: Endpoint | None = None
+    peers: tuple["Peer", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    rank: int
+    slot_generation: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed:
+    """The node cannot do what was asked for a reason that is the user's to mend (exit code 2): no torch, vault too small."""
+
+    generation: int
+    reason: str
+
+
+# ---------------------------------------------------------------- rank -> agent -> supervisor (forwarded as they are)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankJoined:
+    """The rank called deadpool.join(): the job has hooks."""
+
+    generation: int
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBroken:
+    """A collective failed in this rank while no order to quiesce had come. Evidence of a failure somewhere."""
+
+    generation: int
+    rank: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRaised:
+    """An exception is on its way out of the rank's step: the process will exit with an error, however long that takes."""
+
+    generation: int
+    rank: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPrepared:
+    """The rank is out of its step, its groups are closed, and it waits for Reform.
+
+    `generation`: of the Quiesce or Assign that is answered. `live_step`: NO_STEP when the process holds no usable state
+    (a joiner after its rehearsal, or a state caught in the middle of optimizer.step). `live_generation`: the generation in
+    which that state was stepped to (kept when it is restored). `commit_step`: the newest commit that the rank knows of.
+    """
+
+    generation: int
+    rank: int
+    live_generation: int
+    live_step: int
+    commit_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReformed:
+    generation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadCopy:
+    """A sealed slot whose bytes are not what their own checksums say. Its node has made it unusable: no plan names it again."""
+
+    node_id: str
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A rank's replica of S_step and a peer's snapshot of it contradict each other, though each is whole by its own checksums.
+
+    What the rank recorded of bytes that both held is not what the peer has: one of the two was corrupted before it was sealed.
+    The replica cannot be restored with the help of this peer, however often that is tried.
+    """
+
+    rank: int
+    generation: int
+    step: int
+    peer: int
+    peer_generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRestored:
+    """`bytes_restored`: how many bytes were copied or fetched (0 for a live state). `bad_copies`: passed over for others.
+
+    `misfits`: peers that were passed over.
+    """
+
+    generation: int
+    rank: int
+    step: int
+    bytes_restored: int
+    bad_copies: tuple[BadCopy, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailed:
+    """Reform or restore did not succeed. The process is alive and prepared for a next generation."""
+
+    generation: int
+    rank: int
+    phase: str  # "reform" | "restore"
+    error: str
+    bad_copies: tuple[BadCopy, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResumed:
+    """The first step completed after a recovery: S_step exists since `at_ns`."""
+
+    generation: int
+    rank: int
+    step: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFinished:
+    """The step loop has reached its end and S_step is committed, or cannot be; the rank waits for Release, however long."""
+
+    generation: int
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectionChanged:
+    """The rank's states since S_step are not protected, for this reason; training goes on. "": from S_step on they are again."""
+
+    generation: int
+    rank: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDiffers:
+    """Replicated state is not the same on all its holders: silent corruption.
+
+    `ranks`: those that hold something else than the majority; where there is none, all whose copies contradict each other.
+    `repair`: "discarded" (S_step is not committed, the job goes back to S_good_step, which was the same everywhere and which
+    every vault has kept) or "none" (nobody can tell who is right, or since when).
+    """
+
+    generation: int
+    rank: int  # who tells
+    step: int
+    ranks: tuple[int, ...]
+    item: str  # one of those that differ
+    repair: str
+    good_step: int = NO_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiesce:
+    """Generation `generation` begins: stop using the groups of all older ones. Every rank answers with RankPrepared."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reform:
+    """The plan of a recovery, for the ranks of one node. Also relayed to each rank (with its own placement and source).
+
+    `commit_step`: the newest commit that any rank knows of (the slots of that state must stay until a newer commit).
+    """
+
+    generation: int
+    resume_step: int
+    commit_step: int = NO_STEP
+    store_host: str
+    store_port: int
+    placements: tuple[Placement, ...]
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Every rank has finished: the ranks leave the step loop."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteCheckpoint:
+    """Make one of the next commits a persistent checkpoint. For the node of rank 0, and relayed to that rank."""
+
+    generation: int

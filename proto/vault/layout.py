@@ -1,0 +1,292 @@
+"""The vault's format: what a slot file holds, how it is sealed, and how a torn one is told from a good one.
+
+A slot is one raw file in the vault's folder, `snapshot-<rank>-<a|b>` or `replica-<rank>-<a|b>`:
+
+    0            header page (HEADER_BYTES): sizes, generation, step, checksums; `sealed` is written last
+    4096         tables: layout (JSON) | metadata (opaque) | one xxh3-64 for each item (uint64, little endian)
+    data_offset  data: unique items first ([0, unique_bytes)), then replicated ones; a replica holds the unique part only
+
+Writing: unseal, write data, tables, then the header whose checksum covers `sealed = 1`. Whoever reads trusts nothing before
+the header's checksum, the tables' checksum and the checksum of each item that it uses.
+"""
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Self
+
+import xxhash
+
+from deadpool.host.errors import ConfigError, SnapshotError
+from deadpool.proto.messages import SlotKind
+
+HEADER_BYTES = 4096
+ALIGN_BYTES = 64
+SLOT_NAMES = ("a", "b")
+SNAPSHOT_NAMES = (*SLOT_NAMES, "c", "d")  # a rank's own: as many as snapshot_slots says
+PIN = "checkpoint"  # checkpoint-<rank>-<generation>-<step>: a link to a sealed slot, which must not be overwritten meanwhile
+UNIQUE = -1  # Item.peers of an item that travels with the replica
+
+_MAGIC = b"DPSLOT01"
+_FIELDS = struct.Struct(
+    "<8sIiqqQQQQQQQQ"
+)  # magic sealed rank generation step layout meta items data_offset data unique tables_sum header_sum
+_SEALED_OFFSET = 8
+
+
+def slot_path(vault_dir: Path, kind: SlotKind, rank: int, name: str) -> Path:
+    return vault_dir / f"{kind}-{rank}-{name}"
+
+
+def snapshot_slots(*, checkpoints: bool, going_back: bool) -> int:
+    """Returns how many slots a rank's snapshots need: the newest commit, the one being written; with persistent checkpoints one
+    that is pinned meanwhile; and the last verified state, when the job may have to go back to it.
+    """
+    return len(SLOT_NAMES) + checkpoints + going_back
+
+
+def aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def checksum(data: bytes | bytearray | memoryview | mmap.mmap) -> int:
+    """Returns the xxh3-64 of the bytes."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One tensor of the state. `offset`: within the data. `peers`: index into Layout.peer_sets, or UNIQUE."""
+
+    key: str
+    offset: int
+    nbytes: int
+    dtype: str  # torch's name without "torch.", as "float32"
+    shape: tuple[int, ...]
+    peers: int = UNIQUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where each item lies in a slot's data. `peer_sets[i]`: the other ranks that hold the same bytes, sorted."""
+
+    items: tuple[Item, ...]
+    peer_sets: tuple[tuple[int, ...], ...]
+    unique_bytes: int
+    data_bytes: int
+
+    @classmethod
+    def place(cls, items: Iterable[Item], peer_sets: Sequence[tuple[int, ...]] = ()) -> Self:
+        """Returns the layout with aligned offsets given to the items, unique ones first (their order is otherwise kept)."""
+        placed: list[Item] = []
+        offset = unique_bytes = 0
+        for item in sorted(items, key=lambda item: item.peers != UNIQUE):
+            placed.append(replace(item, offset=offset))
+            offset = aligned(offset + item.nbytes)
+            if item.peers == UNIQUE:
+                unique_bytes = offset
+        return cls(items=tuple(placed), peer_sets=tuple(peer_sets), unique_bytes=unique_bytes, data_bytes=offset)
+
+    def to_bytes(self) -> bytes:
+        """Returns the layout as it lies in the tables. Kept for the layout written last: it changes once in a job's life."""
+        global _last_layout
+        if _last_layout is None or _last_layout[0] is not self:
+            _last_layout = self, self._to_bytes()
+        return _last_layout[1]
+
+    def _to_bytes(self) -> bytes:
+        rows = [[i.key, i.offset, i.nbytes, i.dtype, list(i.shape), i.peers] for i in self.items]
+        return json.dumps([rows, self.peer_sets, self.unique_bytes, self.data_bytes], separators=(",", ":")).encode()
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def from_bytes(cls, data: bytes) -> Self:
+        """Returns the layout that to_bytes gave; the same object for the same bytes."""
+        rows, peer_sets, unique_bytes, data_bytes = json.loads(data)
+        items = tuple(
+            Item(key=key, offset=offset, nbytes=nbytes, dtype=dtype, shape=tuple(shape), peers=peers)
+            for key, offset, nbytes, dtype, shape, peers in rows
+        )
+        return cls(items=items, peer_sets=tuple(map(tuple, peer_sets)), unique_bytes=unique_bytes, data_bytes=data_bytes)
+
+
+_last_layout: tuple[Layout, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """A slot's header page. `data_bytes`: of data in this file (a replica: the unique part)."""
+
+    rank: int
+    generation: int
+    step: int
+    layout_bytes: int
+    meta_bytes: int
+    items: int
+    data_offset: int
+    data_bytes: int
+    unique_bytes: int
+    tables_checksum: int
+
+    @property
+    def tables_bytes(self) -> int:
+        return self.layout_bytes + self.meta_bytes + 8 * self.items
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.data_offset + self.data_bytes
+
+    def to_page(self) -> bytes:
+        """Returns the sealed header page."""
+        body = self._pack(0)
+        return self._pack(checksum(body)).ljust(HEADER_BYTES, b"\0")
+
+    def _pack(self, header_checksum: int) -> bytes:
+        return _FIELDS.pack(
+            _MAGIC, 1, self.rank, self.generation, self.step, self.layout_bytes, self.meta_bytes, self.items,
+            self.data_offset, self.data_bytes, self.unique_bytes, self.tables_checksum, header_checksum,
+        )  # fmt: skip
+
+    @classmethod
+    def from_page(cls, page: bytes | memoryview) -> Self | None:
+        """Returns the header, or None when the slot is empty, torn or not a slot."""
+        if len(page) < _FIELDS.size:
+            return None
+        magic, sealed, rank, generation, step, *sizes, header_checksum = _FIELDS.unpack_from(page)
+        if magic != _MAGIC or sealed != 1:
+            return None
+        names = ("layout_bytes", "meta_bytes", "items", "data_offset", "data_bytes", "unique_bytes", "tables_checksum")
+        header = cls(rank=rank, generation=generation, step=step, **dict(zip(names, sizes, strict=True)))
+        return header if checksum(header._pack(0)) == header_checksum else None
+
+    def as_replica(self) -> Self:
+        """Returns this snapshot's header as its replica's: the same state, the unique part of the data."""
+        return replace(self, data_bytes=self.unique_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    layout: Layout
+    meta: bytes
+    checksums: tuple[int, ...]  # one for each item, in layout order
+
+    def to_bytes(self) -> tuple[bytes, int]:
+        """Returns the tables as they lie in a slot, and the length of the layout part."""
+        layout = self.layout.to_bytes()
+        return layout + self.meta + struct.pack(f"<{len(self.checksums)}Q", *self.checksums), len(layout)
+
+    @classmethod
+    def from_bytes(cls, header: Header, data: bytes | memoryview) -> Self:
+        """Returns the tables; SnapshotError when their checksum is not the header's."""
+        if len(data) != header.tables_bytes or checksum(data) != header.tables_checksum:
+            raise SnapshotError(f"tables of rank {header.rank} step {header.step}: checksum differs")
+        data = bytes(data)
+        meta_at, sums_at = header.layout_bytes, header.layout_bytes + header.meta_bytes
+        return cls(
+            layout=Layout.from_bytes(data[:meta_at]),
+            meta=data[meta_at:sums_at],
+            checksums=struct.unpack(f"<{header.items}Q", data[sums_at:]),
+        )
+
+
+def slot_capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, int]:
+    """Returns (slot file size, data offset) with room for metadata and layout to grow a few times."""
+    tables = items * 256 + 4 * meta_bytes + (64 << 10)
+    data_offset = -(-(HEADER_BYTES + tables) // 4096) * 4096
+    return data_offset + -(-data_bytes // 4096) * 4096, data_offset
+
+
+def reserve(path: Path, size_bytes: int) -> None:
+    """Makes the slot file with all its memory taken now, so that no later write can meet a full /dev/shm (SIGBUS).
+
+    A file of that size or more is left as it is, and so is a smaller one that holds a sealed state (it may still be needed;
+    whoever overwrites it makes it larger then). Raises ConfigError with the sum needed and what is free.
+    """
+    if path.exists():
+        with path.open("rb") as file:
+            if path.stat().st_size >= size_bytes or Header.from_page(file.read(HEADER_BYTES)) is not None:
+                return
+    path.unlink(missing_ok=True)
+    free = free_bytes(path.parent)
+    if size_bytes > free:  # asked for all the same, the memory would be taken bit by bit until others miss it
+        raise ConfigError(f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
+    except OSError as error:
+        path.unlink()
+        raise ConfigError(f"vault {path.parent}: {path.name} needs {size_bytes} bytes, {free} are free ({error})") from error
+    finally:
+        os.close(fd)
+
+
+def grow(path: Path, size_bytes: int) -> None:
+    """Makes the slot file larger where it lies; its content stays. ConfigError with the sum needed, the file being as before."""
+    more_bytes = size_bytes - path.stat().st_size
+    free = free_bytes(path.parent)
+    reason = ""
+    if more_bytes <= free:
+        fd = os.open(path, os.O_RDWR)
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+            return
+        except OSError as error:
+            reason = f" ({error})"
+        finally:
+            os.close(fd)
+    raise ConfigError(f"vault {path.parent}: {path.name} needs {more_bytes} bytes more, {free} are free{reason}")
+
+
+def free_bytes(folder: Path) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+class SlotFile:
+    """One mapped slot file. The writer is a rank (snapshot) or an agent's receiver (replica); anyone of the node may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 0)
+        self.view = memoryview(self.map)
+
+    def pinned(self) -> bool:
+        """Returns whether a link to the file is there: what lies in it is being written to a checkpoint."""
+        return self.path.stat().st_nlink > 1
+
+    @property
+    def capacity_bytes(self) -> int:
+        return len(self.view)
+
+    def header(self) -> Header | None:
+        """Returns the header of a sealed slot, None when it is empty or torn."""
+        return Header.from_page(bytes(self.view[:HEADER_BYTES]))
+
+    def tables(self, header: Header) -> Tables:
+        return Tables.from_bytes(header, self.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes])
+
+    def data(self, header: Header) -> memoryview:
+        return self.view[header.data_offset : header.data_offset + header.data_bytes]
+
+    def unseal(self) -> None:
+        """First act of every write: from here to seal() the slot is torn."""
+        self.view[_SEALED_OFFSET : _SEALED_OFFSET + 4] = b"\0\0\0\0"
+
+    def seal(self, header: Header, tables: bytes) -> None:
+        """Writes the tables and, last, the header. The data must lie at header.data_offset already."""
+        if HEADER_BYTES + len(tables) > header.data_offset or header.slot_bytes > self.capacity_bytes:
+            raise SnapshotError(f"{self.path.name}: {len(tables)} bytes of tables and {header.data_bytes} of data do not fit")
+        self.view[HEADER_BYTES : HEADER_BYTES + len(tables)] = tables
+        page = header.to_page()
+        self.view[: _FIELDS.size] = bytes([*page[:_SEALED_OFFSET], 0, 0, 0, 0, *page[_SEALED_OFFSET + 4 : _FIELDS.size]])
+        self.view[_SEALED_OFFSET : _SEALED_OFFSET + 4] = page[_SEALED_OFFSET : _SEALED_OFFSET + 4]
+
+    def close(self) -> None:
+        self.view.release()
+        self.map.close()

@@ -1,0 +1,173 @@
+"""How vault data travels between nodes: requests and replies over one authenticated TCP connection (secret.py).
+
+A frame is a 4-byte big-endian length and that many bytes of JSON; raw bytes follow where the table says so.
+
+| request                                   | raw bytes after it            | reply, raw bytes after it             |
+|-------------------------------------------|-------------------------------|---------------------------------------|
+| Reserve: two replica slots for a rank     |                               | Reply                                 |
+| Put: write a replica slot                 | data, tables, header page     | Reply, once verified and sealed (ack) |
+| GetHead: a sealed slot's header, tables   |                               | Reply, header page + tables           |
+| GetData: ranges of a sealed slot's data   |                               | Reply, the ranges, in order           |
+| Discard: unseal a slot if it is bad       |                               | Reply                                 |
+
+Several requests may follow each other on one connection. An error reply leaves the connection usable, except after Put,
+where the server closes it.
+"""
+
+import dataclasses
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from deadpool.host.errors import ProtocolError
+from deadpool.proto.messages import SlotKind
+from deadpool.proto.secret import receive_exactly
+
+MAX_FRAME_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    rank: int
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """`keep_step`: the newest committed step: its slot stays, the other one is written (slots.slot_to_write).
+
+    `sender_generation`: the one in which the sender runs (`generation` names the state). A holder whose agent has obeyed a newer
+    one refuses it and ends what it has begun to write, before it sends its VaultReport: the sender may be on a node that was cut
+    off and does not know yet that it is replaced, and what a report says must still be there when the plan comes.
+    Data of `data_bytes` goes to `data_offset`; then `tables_bytes` of tables, then one header page (Header.as_replica).
+    """
+
+    rank: int
+    generation: int
+    step: int
+    keep_step: int
+    data_offset: int
+    data_bytes: int
+    tables_bytes: int
+    sender_generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetHead:
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetData:
+    """`ranges`: (offset in the slot's data, bytes)."""
+
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """A reader has got other bytes than the slot's checksums say: the vault checks it, and unseals it if it is so."""
+
+    kind: SlotKind
+    rank: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """`raw_bytes`: how many raw bytes follow. `error`: "" or why not."""
+
+    raw_bytes: int = 0
+    error: str = ""
+
+
+Request = Reserve | Put | GetHead | GetData | Discard
+_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Reserve, Put, GetHead, GetData, Discard)}
+
+
+def send_request(connection: socket.socket, request: Request) -> None:
+    _send(connection, {"request": type(request).__name__, **dataclasses.asdict(request)})
+
+
+def receive_request(connection: socket.socket) -> Request | None:
+    """Returns the next request, None when the peer has closed; ProtocolError on anything that is none."""
+    frame = _receive(connection)
+    if frame is None:
+        return None
+    kind = _REQUESTS.get(str(frame.pop("request", "")))
+    if kind is None:
+        raise ProtocolError("not a request")
+    try:
+        return kind(**{name: _VALUES.get(name, _integer)(value) for name, value in frame.items()})
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"not a {kind.__name__}: {error}") from error
+
+
+def send_reply(connection: socket.socket, reply: Reply) -> None:
+    _send(connection, dataclasses.asdict(reply))
+
+
+def receive_reply(connection: socket.socket) -> Reply:
+    frame = _receive(connection)
+    if frame is None:
+        raise ProtocolError("connection closed before the reply")
+    try:
+        return Reply(raw_bytes=_integer(frame["raw_bytes"]), error=str(frame["error"]))
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"not a reply: {error}") from error
+
+
+def receive_into(connection: socket.socket, target: memoryview) -> None:
+    """Fills `target` from the connection; ProtocolError when the peer closes before."""
+    received = 0
+    while received < len(target):
+        count = connection.recv_into(target[received:], 0, socket.MSG_WAITALL)
+        if count == 0:
+            raise ProtocolError(f"connection closed after {received} of {len(target)} bytes")
+        received += count
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _ranges(value: object) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list of ranges")
+    return tuple((_integer(offset), _integer(size)) for offset, size in value)
+
+
+_VALUES: dict[str, Callable[[object], Any]] = {"kind": lambda value: SlotKind(str(value)), "ranges": _ranges}
+
+
+def _send(connection: socket.socket, frame: dict[str, object]) -> None:
+    body = json.dumps(frame).encode()
+    connection.sendall(len(body).to_bytes(4, "big") + body)
+
+
+def _receive(connection: socket.socket) -> dict[str, object] | None:
+    first = connection.recv(1)
+    if not first:
+        return None
+    size = int.from_bytes(first + receive_exactly(connection, 3), "big")
+    if size > MAX_FRAME_BYTES:
+        raise ProtocolError(f"frame of {size} bytes")
+    try:
+        frame = json.loads(receive_exactly(connection, size))
+    except ValueError as error:
+        raise ProtocolError("frame is not JSON") from error
+    if not isinstance(frame, dict):
+        raise ProtocolError("frame is not an object")
+    return frame

@@ -1,0 +1,99 @@
+"""The steps do not advance: ask what the ranks wait for, name one, kill it. Over JobState.
+
+A learned timeout may be wrong (an evaluation, longer than any before): then something is done only if a rank waits in a call.
+"""
+
+from deadpool.proto import messages
+from deadpool.proto.messages import KillRanks, ReportCalls
+from deadpool.supervisor.failures.classify import FailureClass
+from deadpool.supervisor.failures.hang import Culprit, Inquiry, find_culprit
+from deadpool.supervisor.model.events import StepsStalled
+from deadpool.supervisor.model.state import JobState, Phase
+from deadpool.supervisor.model.timeline import Failure, Stage
+from deadpool.supervisor.recovery import protocol
+
+_REPORT_TIMEOUT_S = 10.0  # an agent takes up to 3 s for the stacks
+
+
+def stepping_generation(state: JobState) -> int | None:
+    """Returns the generation whose ranks should be making steps now; None when none should, or nothing is known of steps."""
+    attempt = state.attempt
+    first_step = state.phase is Phase.RECOVER and attempt is not None and attempt.stage is Stage.FIRST_STEP
+    return state.generation if state.hooked and (state.phase is Phase.RUN or first_step) else None
+
+
+def open_inquiry(state: JobState) -> Inquiry | None:
+    """Returns the inquiry under way; None when there is none, or it was about a generation that is over."""
+    inquiry = state.inquiry
+    stepping = inquiry is not None and stepping_generation(state) == inquiry.generation
+    return inquiry if stepping else None
+
+
+def steps_stalled(state: JobState, event: StepsStalled, now_s: float) -> None:
+    if event.generation != stepping_generation(state) or open_inquiry(state) is not None:
+        return
+    members = [node.node_id for node in state.roster.members()]
+    state.inquiry = Inquiry(
+        generation=state.generation,
+        stalled_s=event.stalled_s,
+        sure=event.sure,
+        deadline_s=now_s + _REPORT_TIMEOUT_S,
+        owing=set(members),
+        steps=tuple(rank.step for rank in state.roster.ranks),
+    )
+    state.note("no_progress", stalled_s=round(event.stalled_s, 1))
+    for node_id in members:
+        state.send(node_id, ReportCalls(generation=state.generation))
+
+
+def calls_reported(state: JobState, node_id: str, report: messages.CallReport, now_s: float) -> Failure | None:
+    """Returns the failure that nobody can be blamed for, once all have answered."""
+    inquiry = open_inquiry(state)
+    if inquiry is None or node_id not in inquiry.owing:
+        return None
+    inquiry.owing.discard(node_id)
+    inquiry.ranks += report.ranks
+    return None if inquiry.owing else conclude(state, inquiry, now_s)
+
+
+def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
+    """All agents have answered, or will not any more: the culprit is killed; without one, returns the failure if it is one."""
+    state.inquiry = None
+    ranks = sorted(inquiry.ranks, key=lambda each: each.rank)
+    moved = [each.rank for each in ranks if each.step > inquiry.steps[each.rank]]
+    if moved or any(rank.step > step for rank, step in zip(state.roster.ranks, inquiry.steps, strict=True)):
+        state.note("progress_again", ranks=tuple(moved))
+        return None
+    culprit, why = find_culprit(ranks)
+    if culprit is not None:
+        _blame(state, inquiry, culprit, why, now_s)
+        return None
+    if not why and not inquiry.sure:
+        state.note("no_hang", reason="no rank waits in a call, so they are at work between two steps")
+        return None
+    cause = f"no step for {inquiry.stalled_s:.0f} s: {why or 'no rank waits in a call'}"
+    stacks = tuple(each.stacks for each in ranks if each.stacks)
+    state.note("hang", stalled_s=round(inquiry.stalled_s, 1), reason=why, stacks=stacks)
+    return Failure(cause=cause, failure_class=FailureClass.TRANSIENT, at_s=now_s - inquiry.stalled_s)
+
+
+def _blame(state: JobState, inquiry: Inquiry, culprit: Culprit, why: str, now_s: float) -> None:
+    node_id = state.roster.ranks[culprit.rank].node_id
+    calls = next(each for each in inquiry.ranks if each.rank == culprit.rank)
+    state.note(
+        "hang",
+        rank=culprit.rank,
+        node=node_id,
+        group=culprit.group,
+        call=culprit.call,
+        operation=culprit.operation,
+        waiting=culprit.waiting,
+        stalled_s=round(inquiry.stalled_s, 1),
+        stopped=calls.stopped,
+        stacks=calls.stacks,
+        reason=why,
+    )
+    inquiry.blamed, inquiry.cause = culprit.rank, f"rank {culprit.rank} on {node_id} hangs: it {culprit.why}"
+    inquiry.deadline_s = now_s + protocol.KILL_TIMEOUT_S
+    state.inquiry = inquiry
+    state.send(node_id, KillRanks(generation=state.generation, ranks=(culprit.rank,), reason=f"it {culprit.why}"))

@@ -1,0 +1,53 @@
+"""events.jsonl: one line per change, for people and scripts; whoever follows gets the past lines and those to come."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+
+from deadpool.supervisor.journal.journal import LineFile
+from deadpool.supervisor.model.commands import Note
+
+
+class EventLog:
+    """`past`: the job's lines so far, written under an earlier supervisor."""
+
+    def __init__(self, file: LineFile, past: Iterable[str] = ()) -> None:
+        self._file = file
+        self._lines = list(past)
+        self._grown = asyncio.Event()  # replaced at each growth; set once for those who wait on the old one
+        self._closed = False
+
+    def add(self, note: Note) -> None:
+        wall = datetime.now(UTC).isoformat(timespec="milliseconds")
+        fields = {"time": wall, "event": note.event, "generation": note.generation, "caused_by": note.cause, **note.fields}
+        self._lines.append(json.dumps(fields))
+        self._file.write(self._lines[-1])
+        self._wake()
+
+    def add_if_missing(self, notes: Iterable[Note]) -> None:
+        """What the last supervisor decided, but may not have lived to write down."""
+        known = {(event["event"], event["caused_by"]) for event in map(json.loads, self._lines)}
+        for note in notes:
+            if (note.event, note.cause) not in known:
+                self.add(note)
+
+    def close(self) -> None:
+        """No line comes any more: followers end."""
+        self._closed = True
+        self._wake()
+
+    async def lines(self, *, follow: bool) -> AsyncIterator[str]:
+        """Yields every line so far and, with `follow`, those to come until the end of the job."""
+        at = 0
+        while True:
+            while at < len(self._lines):
+                yield self._lines[at]
+                at += 1
+            if not follow or self._closed:
+                return
+            await self._grown.wait()
+
+    def _wake(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()

@@ -1,0 +1,134 @@
+"""The journal: every event and deadline that the core has acted on, one JSON line each, on disk before its commands are sent.
+
+Replaying it through a fresh core gives an equal one. Beats are written only when something else follows: of each node the last
+one before it, for the earlier ones leave no trace in the core; one that has commands is written like any other event.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+
+from deadpool.host.console import tell
+from deadpool.proto import convert
+from deadpool.proto.generated import agent_pb2
+from deadpool.proto.messages import Beat
+from deadpool.supervisor.core import Job
+from deadpool.supervisor.model.commands import Command
+from deadpool.supervisor.model.events import Event, FromAgent
+
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in typing.get_args(Event)}
+
+
+class LineFile:
+    """A file that grows by whole lines, each with the operating system when `write` returns; with `sync` on the disk.
+
+    A full disk ends nothing: what could not be written waits here, and is written before anything else once there is room.
+    `trouble`: why lines wait, "" when none do.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = False, sync: bool = False) -> None:
+        self.path = path
+        self.trouble = ""
+        self._sync = sync
+        self._file = path.open("wb" if fresh else "ab", buffering=0)
+        self._bytes = self._file.seek(0, os.SEEK_END)
+        self._waiting: list[bytes] = []
+
+    def write(self, *lines: str) -> None:
+        self._waiting += [f"{line}\n".encode() for line in lines]
+        if not self._waiting:
+            return
+        try:
+            self._write(b"".join(self._waiting))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._bytes)  # no half line stays, to be glued to the next
+                self._file.seek(self._bytes)
+            if not self.trouble:
+                tell(f"deadpool: {self.path}: {error}; the job goes on, its lines wait")
+            self.trouble = str(error)
+            return
+        if self.trouble:
+            tell(f"deadpool: {self.path}: is written again")
+        self.trouble = ""
+        self._waiting.clear()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        if self._sync:
+            os.fsync(self._file.fileno())
+        self._bytes += len(data)
+
+
+class SupersededError(Exception):
+    """Another supervisor has claimed a higher term: this one gives no more orders."""
+
+
+class Journal:
+    """`job` does what the events say; `handle` and `tick` return its commands once what led to them is on disk.
+
+    `is_over()` is asked after each line that was written, before anything is done (proto/terms.py says why): SupersededError.
+    """
+
+    def __init__(self, job: Job, file: LineFile, *, is_over: Callable[[], bool] = lambda: False) -> None:
+        self.job = job
+        self._file = file
+        self._is_over = is_over
+        self._beats: dict[str, str] = {}  # the last line of each node's beats that is not written yet
+
+    @property
+    def trouble(self) -> str:
+        return self._file.trouble
+
+    def handle(self, event: Event, *, now_s: float) -> list[Command]:
+        commands = self.job.handle(event, now_s=now_s)
+        if isinstance(event, FromAgent) and isinstance(event.message, Beat) and not commands:
+            self._beats[event.node_id] = event_line(event, now_s=now_s)
+        else:
+            self._write(event_line(event, now_s=now_s))
+        return commands
+
+    def tick(self, *, now_s: float) -> list[Command]:
+        commands = self.job.tick(now_s=now_s)
+        if commands:
+            self._write(json.dumps({"now_s": now_s, "tick": True}))
+        return commands
+
+    def _write(self, line: str) -> None:
+        self._file.write(*self._beats.values(), line)
+        self._beats.clear()
+        if self._is_over():
+            raise SupersededError
+
+
+def event_line(event: Event, *, now_s: float) -> str:
+    """Returns the journal's line for an event."""
+    fields: dict[str, Any]
+    if isinstance(event, FromAgent):
+        wire = convert.encode_agent_message(event.message)
+        message = json_format.MessageToDict(wire, preserving_proto_field_name=True)
+        fields = {"event_id": event.event_id, "node_id": event.node_id, "message": message, "number": event.number}
+    else:
+        fields = dataclasses.asdict(event)
+    return json.dumps({"now_s": now_s, "event": {"type": type(event).__name__, **fields}}, separators=(",", ":"))
+
+
+def parse_event(fields: dict[str, Any]) -> Event:
+    """Returns the event that `event_line` wrote."""
+    kind = _KINDS[fields.pop("type")]
+    if kind is FromAgent:
+        wire = json_format.ParseDict(fields["message"], agent_pb2.AgentMessage())
+        fields["message"] = convert.decode_agent_message(wire)
+    return kind(**fields)

@@ -1,0 +1,225 @@
+"""Who is in the job: nodes and their roles, which node sits in which seat, and where each rank lives.
+
+A seat is a node rank: rank r lives on the node in seat r // nproc_per_node. A node that leaves vacates it; a spare takes it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from deadpool.proto.messages import NO_STEP, Endpoint, Hello, Placement
+from deadpool.supervisor.model.session import Session
+
+
+class Role(StrEnum):
+    MEMBER = "member"
+    SPARE = "spare"
+    DRAINED = "drained"  # alive, serves its vault; a person or Slurm wants it free of ranks
+    FAULTY = "faulty"  # alive, serves its vault, but gets no ranks: its processes failed too often
+    LOST = "lost"
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """`index`: at launch, or the next free one for a node that came without. `stopped`: it said Stopped.
+
+    `drained`: as long as this agent lives, or the node is asked back, also when its connection was lost meanwhile.
+    """
+
+    node_id: str
+    index: int
+    endpoint: Endpoint
+    role: Role
+    session: Session
+    stopped: bool = False
+    drained: bool = False
+    troubles: dict[str, str] = field(default_factory=dict)  # kind -> what the node runs out of
+
+    @property
+    def live(self) -> bool:
+        return self.role is not Role.LOST
+
+
+@dataclass(slots=True, kw_only=True)
+class Rank:
+    """A rank and the process that plays it.
+
+    `since`: the generation in which this process was given the rank: what an older process says is not about this one.
+    `present`: the process exists as far as is known. `joining`: it has not been prepared once. `done`: it exited with 0.
+    `joined_s`: when it had come as far as `join()`; None once it has made, or rehearsed, its first steps.
+    `stopped_s`: since when it is known to be stopped (SIGSTOP), None while it is not.
+    """
+
+    rank: int
+    node_id: str = ""
+    pid: int = 0
+    since: int = 0
+    present: bool = False
+    joining: bool = False
+    assigned_at_s: float = 0.0
+    joined_s: float | None = None
+    finished: bool = False
+    done: bool = False
+    step: int = NO_STEP
+    commit_step: int = NO_STEP
+    stopped_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Roster:
+    """`seats[node_rank]`: the node that plays it, None when vacant. `retired`: (node, pid) of processes that were replaced."""
+
+    nproc_per_node: int
+    seats: list[str | None]
+    ranks: list[Rank]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    retired: set[tuple[str, int]] = field(default_factory=set)
+    conversations: int = 0  # with agents, that have begun
+
+    @classmethod
+    def empty(cls, *, nnodes: int, nproc_per_node: int) -> "Roster":
+        ranks = [Rank(rank=rank) for rank in range(nnodes * nproc_per_node)]
+        return cls(nproc_per_node=nproc_per_node, seats=[None] * nnodes, ranks=ranks)
+
+    def resize(self, nnodes: int) -> None:
+        """The job goes on with so many seats, all ranks anew: members keep their order, and move up into vacant ones."""
+        members = [node.node_id for node in self.members()]
+        assert len(members) <= nnodes
+        for rank in self.ranks:
+            self.retire(rank)
+        self.seats = [None] * nnodes
+        self.ranks = [Rank(rank=rank) for rank in range(nnodes * self.nproc_per_node)]
+        for node_rank, node_id in enumerate(members):
+            self.take_seat(node_rank, node_id)
+
+    # ------------------------------------------------------------ nodes
+
+    def add(self, hello: Hello, generation: int = 0) -> Node:
+        """Returns the new node, a spare for now; its launch index is kept when it has been here before.
+
+        An agent that was drained, and was lost to us for a while, is so still.
+        """
+        taken = {node.index for node_id, node in self.nodes.items() if node_id != hello.node_id}
+        index = hello.hint
+        before = self.nodes.get(hello.node_id)
+        if index < 0 or index in taken:
+            index = before.index if before else max(taken, default=-1) + 1
+        endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
+        self.conversations += 1
+        session = Session.begin(hello, self.conversations, generation)
+        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=Role.SPARE, session=session)
+        if before is not None and before.drained and before.session.life == node.session.life:
+            node.role, node.drained = Role.DRAINED, True
+        self.nodes[hello.node_id] = node
+        return node
+
+    def live(self) -> list[Node]:
+        """Returns the nodes whose agents are connected, by launch index."""
+        return sorted((node for node in self.nodes.values() if node.live), key=lambda node: node.index)
+
+    def members(self) -> list[Node]:
+        """Returns the nodes in the seats, in seat order, vacant seats left out."""
+        return [self.nodes[seat] for seat in self.seats if seat is not None]
+
+    def spares(self) -> list[Node]:
+        return [node for node in self.live() if node.role is Role.SPARE]
+
+    def vacancies(self) -> list[int]:
+        return [node_rank for node_rank, seat in enumerate(self.seats) if seat is None]
+
+    def take_seat(self, node_rank: int, node_id: str) -> None:
+        self.seats[node_rank] = node_id
+        self.nodes[node_id].role = Role.MEMBER
+        for rank in self.of_seat(node_rank):
+            rank.node_id = node_id
+
+    def vacate(self, node_id: str, role: Role) -> tuple[int, ...]:
+        """The node gives up its seat, if it has one; returns the ranks that lose their process with it."""
+        self.nodes[node_id].role = role
+        self.nodes[node_id].drained |= role is Role.DRAINED
+        if node_id not in self.seats:
+            return ()
+        node_rank = self.seats.index(node_id)
+        self.seats[node_rank] = None
+        leave = self.gone if role is Role.LOST else self.retire
+        for rank in self.of_seat(node_rank):
+            leave(rank)
+        return tuple(rank.rank for rank in self.of_seat(node_rank))
+
+    # ------------------------------------------------------------ ranks
+
+    def of_seat(self, node_rank: int) -> list[Rank]:
+        return self.ranks[node_rank * self.nproc_per_node : (node_rank + 1) * self.nproc_per_node]
+
+    def of_node(self, node_id: str) -> list[Rank]:
+        return self.of_seat(self.seats.index(node_id)) if node_id in self.seats else []
+
+    def retire(self, rank: Rank) -> None:
+        """The process that plays the rank is about to be killed: nothing that it says counts any more."""
+        if rank.pid and rank.present:
+            self.retired.add((rank.node_id, rank.pid))
+        self.gone(rank)
+
+    def gone(self, rank: Rank) -> None:
+        """The rank has no process."""
+        rank.pid, rank.present, rank.joining, rank.finished, rank.done = 0, False, False, False, False
+        rank.joined_s = rank.stopped_s = None
+
+    def give_process(self, rank: Rank, *, generation: int, now_s: float, joining: bool) -> None:
+        """A new process is ordered for the rank."""
+        self.retire(rank)
+        rank.since, rank.present, rank.joining, rank.assigned_at_s = generation, True, joining, now_s
+
+    def plays(self, node_id: str, rank: int, generation: int, pid: int = 0) -> bool:
+        """Returns whether a message about this rank's process, sent by this node in this generation, is about the present one."""
+        if not 0 <= rank < len(self.ranks):
+            return False
+        known = self.ranks[rank]
+        return known.node_id == node_id and generation >= known.since and (node_id, pid) not in self.retired
+
+    def placements(self, node_id: str, replicas: int) -> tuple[Placement, ...]:
+        """Returns the places of the node's ranks, each with the endpoints of its replicas' holders."""
+        node_rank = self.seats.index(node_id)
+        members, spares = [node.node_id for node in self.members()], [node.node_id for node in self.spares()]
+        homes = [rank.node_id for rank in self.ranks]
+        return tuple(
+            Placement(
+                rank=rank.rank,
+                local_rank=local_rank,
+                node_id=node_id,
+                node_rank=node_rank,
+                holders=tuple(
+                    self.nodes[holder].endpoint
+                    for holder in choose_holders(rank.rank, homes, members=members, spares=spares, replicas=replicas)
+                ),
+            )
+            for local_rank, rank in enumerate(self.of_seat(node_rank))
+        )
+
+
+def choose_members(nodes: Iterable[Node], nnodes: int) -> list[str]:
+    """Returns the nodes that start as members: those with the lowest launch index."""
+    return [node.node_id for node in sorted(nodes, key=lambda node: node.index)[:nnodes]]
+
+
+def choose_spare(nodes: Mapping[str, Node]) -> tuple[str | None, str]:
+    """Returns (the spare to use next, why), or (None, why there is none)."""
+    spares = sorted((node for node in nodes.values() if node.role is Role.SPARE), key=lambda node: node.index)
+    if spares:
+        return spares[0].node_id, f"{spares[0].node_id} is the first of {len(spares)} spares"
+    counts = {role: sum(node.role is role for node in nodes.values()) for role in Role}
+    return None, f"no spare is left ({', '.join(f'{count} {role}' for role, count in counts.items() if count)})"
+
+
+def choose_holders(
+    rank: int, homes: Sequence[str], *, members: Collection[str], spares: Sequence[str], replicas: int
+) -> tuple[str, ...]:
+    """Returns the nodes that keep the rank's replicas, nearest in ring order first: `replicas` of them, or as many as there are.
+
+    `homes[r]`: the node of rank r. The next ranks' nodes come first; spares serve only when there are too few other members.
+    """
+    size = len(homes)
+    ring = [homes[(rank + distance) % size] for distance in range(1, size)]
+    candidates = [node_id for node_id in dict.fromkeys(ring) if node_id in members and node_id != homes[rank]]
+    candidates += [node_id for node_id in spares if node_id != homes[rank] and node_id not in candidates]
+    return tuple(candidates[:replicas])

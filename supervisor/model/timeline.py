@@ -1,0 +1,155 @@
+"""One recovery: how far the present generation has come, and the story and timing that span the generations it took.
+
+A failure in the middle of a recovery starts a new Attempt (a new generation) of the same Story; its clock runs on, so that the
+phases of the record always add up to the time from the first failure to the last rank's first new step; after a start afresh, to
+when the ranks' processes are there.
+"""
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+from deadpool.proto.messages import NO_STEP, RankPrepared, Slot, StoreOpened
+from deadpool.proto.messages.status import PhaseTimes, RecoveryRecord
+from deadpool.supervisor.failures.classify import FailureClass
+
+
+class Stage(StrEnum):
+    SPARE = "spare"  # a seat is vacant: wait for a node
+    STORE = "store"  # afresh: the rendezvous store is being opened; StartRanks follows
+    BEGIN = "begin"  # afresh: the ranks were started; the first beat or RankJoined ends it
+    QUIESCE = "quiesce"
+    PLAN = "plan"  # everybody is prepared; the last vault reports and the store are awaited
+    REFORM = "reform"
+    RESTORE = "restore"
+    FIRST_STEP = "first_step"
+
+
+PHASE_OF_STAGE = {
+    Stage.SPARE: "decide",
+    Stage.STORE: "reform",
+    Stage.BEGIN: "restore",  # nobody hears of a first step: the record ends when the ranks' processes are there
+    Stage.QUIESCE: "quiesce",
+    Stage.PLAN: "plan",
+    Stage.REFORM: "reform",
+    Stage.RESTORE: "restore",
+    Stage.FIRST_STEP: "first_step",
+}
+_PHASES = tuple(each.name for each in fields(PhaseTimes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What went wrong, once classified. `at_s`: when it happened (an injected one: when it struck), in the supervisor's clock.
+
+    `counted`: towards max_recoveries_without_progress, if it comes within a recovery (the first one of a recovery always counts).
+    """
+
+    cause: str
+    failure_class: FailureClass
+    node: str = ""
+    ranks: tuple[int, ...] = ()
+    at_s: float
+    counted: bool = True
+    details: str = ""  # traceback or last log lines
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """From the first failure until every rank has made a new step. `mark_s`: up to when the time is accounted for."""
+
+    first: Failure
+    causes: list[str]
+    ranks: set[int]
+    began_generation: int
+    pids: dict[int, int]  # of the ranks that had a process when it began
+    began_s: float
+    mark_s: float
+    classes: set[FailureClass] = field(default_factory=set)
+    spares: list[str] = field(default_factory=list)
+    phases_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PHASES, 0.0))
+    ahead_step: int = NO_STEP  # the largest step that a surviving rank had in progress
+    commit_step: int = NO_STEP  # the newest commit that anyone knew of
+    resume_step: int = NO_STEP
+
+    @classmethod
+    def begin(cls, failure: Failure, *, generation: int, pids: dict[int, int], commit_step: int) -> "Story":
+        return cls(
+            first=failure,
+            causes=[],
+            ranks=set(),
+            began_generation=generation,
+            pids=pids,
+            began_s=failure.at_s,
+            mark_s=failure.at_s,
+            commit_step=commit_step,
+        )
+
+    def add(self, failure: Failure) -> None:
+        if failure.cause not in self.causes:
+            self.causes.append(failure.cause)
+        self.ranks.update(failure.ranks)
+        self.classes.add(failure.failure_class)
+
+    def lap(self, phase: str, now_s: float) -> None:
+        """The time since the last lap went into this phase."""
+        self.phases_s[phase] += max(0.0, now_s - self.mark_s)
+        self.mark_s = max(self.mark_s, now_s)
+
+    def _class(self) -> FailureClass:
+        """Returns the gravest of what happened; a failure while a node is drained makes it a failure."""
+        gravest = (FailureClass.PERMANENT, FailureClass.TRANSIENT, FailureClass.PLANNED)
+        return next(each for each in gravest if each in self.classes)
+
+    def record(self, *, generation: int, survivors_kept_processes: bool) -> RecoveryRecord:
+        reexecuted = max(self.ahead_step, self.resume_step) + 1 - self.resume_step if self.resume_step != NO_STEP else 0
+        return RecoveryRecord(
+            generation=generation,
+            cause="; ".join(self.causes),
+            failure_class=self._class(),
+            node=self.first.node,
+            ranks=tuple(sorted(self.ranks)),
+            spare=", ".join(self.spares),
+            resume_step=self.resume_step,
+            steps_reexecuted=reexecuted,
+            survivors_kept_processes=survivors_kept_processes,
+            phases_s=PhaseTimes(**self.phases_s),
+            total_s=self.mark_s - self.began_s,
+            committed_steps_lost=max(0, self.commit_step - self.resume_step),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """The present generation on its way to running. `afresh`: all ranks are started anew, from nothing.
+
+    `behind[stage]`: the ranks that have not passed it; they need not wait for each other, so a rank can be stages ahead.
+    `owing`: live nodes whose vault report is due. `leaving`: ranks whose processes of before, on a node that is drained, have not
+    reached their boundary. `killing`: ranks that must be replaced, until they are seen to exit.
+    """
+
+    generation: int
+    afresh: bool
+    stage: Stage
+    began_s: float
+    behind: dict[Stage, set[int]] = field(default_factory=dict)
+    owing: set[str] = field(default_factory=set)
+    leaving: set[int] = field(default_factory=set)
+    reports: dict[str, tuple[Slot, ...]] = field(default_factory=dict)
+    prepared: dict[int, RankPrepared] = field(default_factory=dict)
+    store: StoreOpened | None = None
+    store_node: str = ""
+    resume_step: int = NO_STEP
+    killing: set[int] = field(default_factory=set)
+    kill_deadline_s: float = 0.0
+    outside: bool = False  # the ranks had been released: they are outside their step loops for good
+    last_at_s: float = 0.0  # when the last rank resumed
+
+    def enter(self, stage: Stage, now_s: float) -> None:
+        self.stage, self.began_s = stage, now_s
+
+    def passed(self, rank: int, stage: Stage) -> None:
+        """The rank is past this stage, and so past those before it."""
+        for earlier, ranks in self.behind.items():
+            ranks.discard(rank)
+            if earlier is stage:
+                return

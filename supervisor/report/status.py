@@ -1,0 +1,101 @@
+"""What the job looks like from outside: the core's state and the last beats in, JobStatus out."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from deadpool.proto.messages import NO_STEP, Beat, RankProgress
+from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus
+from deadpool.supervisor.model.membership import Node, Role
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.protection.protection import unprotected
+
+_RATE_WINDOW_S = 5.0
+
+
+@dataclass(slots=True)
+class Pulse:
+    """The last beat of each node, and what only a series of beats tells: the step rate, the stall of all processes so far."""
+
+    beats: dict[str, tuple[Beat, float]] = field(default_factory=dict)
+    stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
+    clocks_ahead_s: dict[str, float] = field(default_factory=dict)
+    _steps: deque[tuple[float, int]] = field(default_factory=deque)  # (time, newest step of any rank)
+
+    def heard(self, node_id: str, beat: Beat, *, now_s: float, wall_s: float = 0.0) -> None:
+        """`wall_s`: what our own calendar clock says; 0 for a beat of the past."""
+        self.beats[node_id] = (beat, now_s)
+        if wall_s and beat.wall_s:
+            self.clocks_ahead_s[node_id] = beat.wall_s - wall_s
+        for progress in beat.ranks:
+            self.stalls_s[progress.rank, progress.pid] = progress.exposed_stall_s
+        step = max((progress.step for progress in beat.ranks), default=NO_STEP)
+        if step == NO_STEP:
+            return
+        self._steps.append((now_s, step))
+        while now_s - self._steps[0][0] > _RATE_WINDOW_S:
+            self._steps.popleft()
+
+    def steps_per_s(self) -> float:
+        """Returns the rate over the last seconds; 0 when steps are being repeated."""
+        if len(self._steps) < 2:
+            return 0.0
+        (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
+        return max(0.0, (last - first) / (last_s - first_s)) if last_s > first_s else 0.0
+
+    def exposed_stall_s(self) -> float:
+        """Returns the wait of the rank that has waited longest, over all processes that have played it."""
+        by_rank: dict[int, float] = {}
+        for (rank, _), stall_s in self.stalls_s.items():
+            by_rank[rank] = by_rank.get(rank, 0.0) + stall_s
+        return max(by_rank.values(), default=0.0)
+
+
+def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
+    nodes = sorted(state.roster.nodes.values(), key=lambda node: (node.index, node.node_id))
+    steps = [rank.step for rank in state.roster.ranks]
+    return JobStatus(
+        job_id=state.config.job_id,
+        phase=state.phase,
+        generation=state.generation,
+        step=max(state.finished_step, max(steps)),
+        commit_step=state.commit_step,
+        steps_per_s=pulse.steps_per_s(),
+        world_size=len(state.roster.ranks),
+        hooked=state.hooked,
+        exposed_stall_s=pulse.exposed_stall_s(),
+        nodes=tuple(_node_status(node, state, pulse, now_s) for node in nodes),
+        recoveries=tuple(state.records),
+        unprotected=unprotected(state),
+        checkpoint_step=state.checkpoint_step,
+    )
+
+
+def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> NodeStatus:
+    beat, heard_s = pulse.beats.get(node.node_id, (Beat(generation=0), now_s))
+    if node.role is Role.LOST:
+        beat = Beat(generation=beat.generation)
+    progress = {each.rank: each for each in beat.ranks}
+    ranks = [_rank_status(rank.rank, rank.pid, progress.get(rank.rank)) for rank in state.roster.of_node(node.node_id)]
+    return NodeStatus(
+        node_id=node.node_id,
+        index=node.index,
+        role=node.role,
+        host=node.endpoint.host,
+        beat_age_s=now_s - heard_s,
+        cpu_share=beat.cpu_share,
+        memory_share=beat.memory_share,
+        shm_free_bytes=beat.shm_free_bytes,
+        standins_ready=beat.standins_ready,
+        ranks=tuple(ranks),
+        troubles=tuple(node.troubles.values()),
+        clock_ahead_s=pulse.clocks_ahead_s.get(node.node_id, 0.0),
+    )
+
+
+def _rank_status(rank: int, pid: int, progress: RankProgress | None) -> RankStatus:
+    """Returns the rank's line; `progress` counts only if it is of the process that plays the rank now."""
+    if progress is None or progress.pid != pid:
+        return RankStatus(rank=rank, pid=pid, step=NO_STEP, commit_step=NO_STEP, exposed_stall_s=0.0)
+    return RankStatus(
+        rank=rank, pid=pid, step=progress.step, commit_step=progress.commit_step, exposed_stall_s=progress.exposed_stall_s
+    )

@@ -1,0 +1,30 @@
+"""The content of --summary-json: how the job went, for scripts."""
+
+import dataclasses
+from typing import Any
+
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.messages.status import RecoveryRecord
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.report.status import Pulse
+
+
+def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
+    """`steps`: how many optimizer steps the job has completed. `generations`: how many memberships it has had."""
+    step = max(state.finished_step, state.commit_step, *(rank.step for rank in state.roster.ranks))
+    return {
+        "job_id": state.config.job_id,
+        "exit_code": state.exit_code,
+        "world_size": state.config.world_size,
+        "steps": 0 if step == NO_STEP else step,
+        "generations": state.generation,
+        "committed_steps_lost": sum(record.committed_steps_lost for record in state.records),
+        "exposed_stall_s": pulse.exposed_stall_s(),
+        "recoveries": [_recovery(record) for record in state.records],
+    }
+
+
+def _recovery(record: RecoveryRecord) -> dict[str, Any]:
+    fields = dataclasses.asdict(record)
+    del fields["committed_steps_lost"]  # it is in the sum above
+    return {("class" if name == "failure_class" else name): value for name, value in fields.items()}

@@ -1,0 +1,104 @@
+"""A replica server with a vault behind it, replicas to send to it, and the client's side of the conversation."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deadpool.agent.vault.folder import Vault
+from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.secret import make_token, prove_as_client
+from deadpool.proto.vault.layout import Header, Item, Layout, Tables, checksum, slot_capacity
+from deadpool.proto.vault.wire import Discard, GetData, GetHead, Put, Reply, Reserve, receive_into, receive_reply, send_request
+
+TOKEN = make_token()
+RANK = 3
+
+
+class Replica:
+    """A state of rank 3 with two unique items and a replicated one, ready to be sent."""
+
+    def __init__(self, step: int, generation: int = 1) -> None:
+        items = [
+            Item(key="weight", offset=0, nbytes=1000, dtype="float32", shape=(250,), peers=0),
+            Item(key="moment", offset=0, nbytes=100_000, dtype="float32", shape=(25_000,)),
+            Item(key="step", offset=0, nbytes=8, dtype="int64", shape=()),
+        ]
+        layout = Layout.place(items, [(1, 2)])
+        self.data = bytearray(os.urandom(layout.unique_bytes))
+        sums = tuple(checksum(bytes(self.data[each.offset : each.offset + each.nbytes])) for each in layout.items[:2])
+        self.tables, layout_bytes = Tables(layout=layout, meta=b"meta", checksums=(*sums, 77)).to_bytes()
+        self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, len(items), 4)
+        self.header = Header(
+            rank=RANK,
+            generation=generation,
+            step=step,
+            layout_bytes=layout_bytes,
+            meta_bytes=4,
+            items=3,
+            data_offset=data_offset,
+            data_bytes=layout.unique_bytes,
+            unique_bytes=layout.unique_bytes,
+            tables_checksum=checksum(self.tables),
+        )
+
+    def put(self, keep_step: int = NO_STEP, sender_generation: int = 1) -> Put:
+        return Put(
+            rank=RANK, generation=self.header.generation, step=self.header.step, keep_step=keep_step,
+            data_offset=self.header.data_offset, data_bytes=len(self.data), tables_bytes=len(self.tables),
+            sender_generation=sender_generation,
+        )  # fmt: skip
+
+
+class Receiver:
+    def __init__(self, root: Path) -> None:
+        self.vault = Vault.create(root, "job", "node0")
+        self.server = ReplicaServer("127.0.0.1", TOKEN)
+        self.server.start(self.vault.folder)
+        self._connections: list[socket.socket] = []
+
+    def connect(self, token: str = TOKEN) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=10.0)
+        self._connections.append(connection)
+        prove_as_client(connection, token)
+        connection.settimeout(10.0)
+        return connection
+
+    def steps(self) -> set[int]:
+        return {slot.step for slot in self.vault.slots()}
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        self.server.close()
+        self.vault.remove()
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[Receiver]:
+    """Serves a new vault under `root`; afterwards no thread of the server is left."""
+    receiver = Receiver(root)
+    yield receiver
+    receiver.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("replica-"):
+            thread.join(10.0)
+            assert not thread.is_alive(), thread
+
+
+def ask(connection: socket.socket, request: Reserve | GetHead | GetData | Discard) -> tuple[Reply, bytes]:
+    send_request(connection, request)
+    reply = receive_reply(connection)
+    raw = bytearray(reply.raw_bytes)
+    receive_into(connection, memoryview(raw))
+    return reply, bytes(raw)
+
+
+def send(connection: socket.socket, replica: Replica, keep_step: int = NO_STEP, sender_generation: int = 1) -> Reply:
+    send_request(connection, replica.put(keep_step, sender_generation))
+    for part in (replica.data, replica.tables, replica.header.to_page()):
+        connection.sendall(part)
+    return receive_reply(connection)

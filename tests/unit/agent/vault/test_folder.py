@@ -1,0 +1,94 @@
+"""The vault: reserved in full or refused with the sum, reports what is whole, and never outlives its agent for long."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deadpool.agent.health.readings import free_bytes
+from deadpool.agent.vault.folder import Vault, remove_leftovers
+from deadpool.host.errors import ConfigError
+from deadpool.proto.messages import RankSet, Slot, SlotKind
+from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, slot_capacity, slot_path
+
+
+def seal(vault: Vault, name: str, step: int) -> Path:
+    """Seals a snapshot of rank 0 with one replicated item, as its rank would."""
+    data = b"x" * 100
+    layout = Layout.place([Item(key="w", offset=0, nbytes=100, dtype="uint8", shape=(100,), peers=0)], [(1,)])
+    tables, layout_bytes = Tables(layout=layout, meta=b"", checksums=(checksum(data),)).to_bytes()
+    slot_bytes, data_offset = slot_capacity(layout.data_bytes, 1, 0)
+    vault.reserve_snapshots(0, slot_bytes, 0)
+    slot = SlotFile(slot_path(vault.folder, SlotKind.SNAPSHOT, 0, name))
+    slot.view[data_offset : data_offset + 100] = data
+    header = Header(
+        rank=0,
+        generation=1,
+        step=step,
+        layout_bytes=layout_bytes,
+        meta_bytes=0,
+        items=1,
+        data_offset=data_offset,
+        data_bytes=layout.data_bytes,
+        unique_bytes=0,
+        tables_checksum=checksum(tables),
+    )
+    slot.seal(header, tables)
+    slot.close()
+    return slot.path
+
+
+def snapshot(step: int) -> Slot:
+    return Slot(kind=SlotKind.SNAPSHOT, rank=0, generation=1, step=step, peer_sets=(RankSet(ranks=(1,)),))
+
+
+def test_what_is_sealed_and_whole_is_reported(tmp_path: Path) -> None:
+    vault = Vault.create(tmp_path, "job", "node0")
+    assert vault.slots() == ()
+    first = seal(vault, "a", step=4)
+    second = seal(vault, "b", step=5)
+    assert vault.slots() == vault.slots() == (snapshot(4), snapshot(5))
+    slot = SlotFile(first)
+    slot.unseal()
+    slot.close()
+    assert vault.slots() == (snapshot(5),)
+    with second.open("r+b") as file:
+        file.seek(4100)  # in the tables
+        file.write(b"?")
+    assert Vault(vault.folder, os.dup(0)).slots() == ()
+    seal(vault, "a", step=6)
+    assert snapshot(6) in vault.slots()
+    vault.drop_snapshots()
+    assert vault.slots() == ()
+    vault.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_space_is_one_line_with_the_sum_and_what_is_free(tmp_path: Path) -> None:
+    vault = Vault.create(tmp_path, "job", "node0")
+    size = free_bytes(tmp_path) // 2 + (1 << 20)
+    with pytest.raises(ConfigError, match=rf"rank 3 needs {2 * size + 500 + (64 << 10)} bytes .* are free") as caught:
+        vault.reserve_snapshots(3, size, 500)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in vault.folder.iterdir()] == ["lock"]
+    vault.reserve_snapshots(3, 8192, 0)
+    inode = slot_path(vault.folder, SlotKind.SNAPSHOT, 3, "a").stat().st_ino
+    vault.reserve_snapshots(3, 8192, 10 * size)  # a process that takes the rank over finds its slots as they are
+    assert slot_path(vault.folder, SlotKind.SNAPSHOT, 3, "a").stat().st_ino == inode
+    vault.remove()
+
+
+def test_a_live_agents_vault_is_its_own_and_a_dead_ones_is_removed(tmp_path: Path) -> None:
+    alive = Vault.create(tmp_path, "job", "node0")
+    with pytest.raises(ConfigError, match="in use by another agent"):
+        Vault.create(tmp_path, "job", "node0")
+    dead = tmp_path / "deadpool-job-node1"
+    dead.mkdir()
+    (dead / "lock").touch()
+    (dead / "snapshot-0-a").touch()
+    stranger = tmp_path / "deadpool-of-someone-else"  # no lock: not a vault
+    stranger.mkdir()
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deadpool-job-node0", "deadpool-of-someone-else"]
+    alive.remove()
+    Vault.create(tmp_path, "job", "node0").remove()

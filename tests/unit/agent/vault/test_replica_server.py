@@ -1,0 +1,167 @@
+"""The replica receiver: whole replicas are sealed and served, anything else is refused and leaves the kept slot alone."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replicas import RANK, Receiver, Replica, ask, send, serving
+
+from deadpool.host.errors import ProtocolError
+from deadpool.proto.messages import NO_STEP, RankSet, Slot, SlotKind
+from deadpool.proto.secret import make_token
+from deadpool.proto.vault.layout import HEADER_BYTES, Header
+from deadpool.proto.vault.wire import (
+    GetData,
+    GetHead,
+    Reply,
+    Reserve,
+    receive_reply,
+    send_request,
+)
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    with serving(tmp_path) as receiver:
+        yield receiver
+
+
+def refused(connection: socket.socket, replica: Replica, keep_step: int, sender_generation: int) -> bool:
+    """Returns whether the Put was refused; the server closes at once, so the sender may see just that."""
+    try:
+        return "has begun" in send(connection, replica, keep_step, sender_generation).error
+    except (ConnectionError, ProtocolError):
+        return True
+
+
+def reserved(receiver: Receiver) -> socket.socket:
+    connection = receiver.connect()
+    assert ask(connection, Reserve(rank=RANK, slot_bytes=Replica(0).slot_bytes))[0] == Reply()
+    return connection
+
+
+def test_a_replica_is_put_reported_and_read_back(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    replica = Replica(step=5)
+    assert send(connection, replica) == Reply()
+    assert receiver.vault.slots() == (
+        Slot(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, peer_sets=(RankSet(ranks=(1, 2)),)),
+    )
+    _, head = ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5))
+    assert Header.from_page(head[:HEADER_BYTES]) == replica.header
+    assert head[HEADER_BYTES:] == replica.tables
+    ranges = ((100_000, 72), (0, 10))
+    _, data = ask(connection, GetData(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, ranges=ranges))
+    assert data == bytes(replica.data[100_000:100_072] + replica.data[:10])
+
+
+def test_slots_take_turns_and_the_committed_one_stays(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    for step, keep, held in ((1, NO_STEP, {1}), (2, 1, {1, 2}), (3, 2, {2, 3}), (4, 2, {2, 4}), (5, 4, {4, 5})):
+        assert send(connection, Replica(step), keep) == Reply()
+        assert receiver.steps() == held
+
+
+@pytest.mark.parametrize("what", ["unique item", "tables", "header", "another step"])
+def test_a_corrupt_replica_is_not_sealed_and_the_other_stays(receiver: Receiver, what: str) -> None:
+    connection = reserved(receiver)
+    assert send(connection, Replica(step=1)) == Reply()
+    corrupt = Replica(step=2)
+    put, page = corrupt.put(keep_step=1), bytearray(corrupt.header.to_page())
+    match what:
+        case "unique item":
+            corrupt.data[50_000] ^= 1
+        case "tables":
+            corrupt.tables = corrupt.tables[:-1] + bytes([corrupt.tables[-1] ^ 1])
+        case "header":
+            page[30] ^= 1
+        case "another step":
+            page = bytearray(Replica(step=9).header.to_page())
+    send_request(connection, put)
+    for part in (corrupt.data, corrupt.tables, page):
+        connection.sendall(part)
+    assert receive_reply(connection).error
+    assert connection.recv(1) == b""  # after a failed Put nobody knows where the next request begins
+    assert receiver.steps() == {1}
+
+
+def test_a_state_that_has_grown_gets_a_larger_slot(receiver: Receiver) -> None:
+    connection = receiver.connect()
+    first, grown = Replica(step=1), Replica(step=2)
+    assert ask(connection, Reserve(rank=RANK, slot_bytes=first.header.slot_bytes))[0] == Reply()
+    assert send(connection, first) == Reply()
+    grown.header = replace(grown.header, data_offset=grown.header.data_offset + (1 << 20))
+    assert send(connection, grown, keep_step=1) == Reply()
+    assert receiver.steps() == {1, 2}
+
+
+def test_a_torn_put_leaves_one_slot_empty_and_the_next_one_fills_it(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    assert send(connection, Replica(step=1)) == Reply()
+    torn = Replica(step=2)
+    send_request(connection, torn.put(keep_step=1))
+    connection.sendall(torn.data[:50_000])
+    assert send(receiver.connect(), Replica(step=2), keep_step=1) == Reply()  # a new connection ends the one that hangs
+    assert connection.recv(1) == b""
+    assert receiver.steps() == {1, 2}
+
+
+def test_an_older_sender_is_refused_and_interrupted(receiver: Receiver) -> None:
+    old = reserved(receiver)
+    assert send(old, Replica(step=1)) == Reply()
+    send_request(old, Replica(step=2).put(keep_step=1))
+    old.sendall(b"begun")
+    receiver.server.fence(2)
+    assert refused(receiver.connect(), Replica(step=2), keep_step=1, sender_generation=1)
+    assert receiver.steps() == {1}
+    new = receiver.connect()
+    assert send(new, Replica(step=1, generation=1), keep_step=1, sender_generation=3) == Reply()
+    assert refused(receiver.connect(), Replica(step=2), keep_step=1, sender_generation=2)
+    assert receiver.steps() == {1}
+
+
+def test_what_is_not_there_does_not_fit_or_lies_outside_gets_an_error_and_no_more(receiver: Receiver) -> None:
+    connection = receiver.connect()
+    assert "no replica of rank 3" in ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5))[0].error
+    assert "need" in ask(connection, Reserve(rank=RANK, slot_bytes=1 << 60))[0].error
+    assert ask(connection, Reserve(rank=RANK, slot_bytes=Replica(0).slot_bytes))[0] == Reply()
+    assert send(connection, Replica(step=5)) == Reply()
+    outside = GetData(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, ranges=((0, 1 << 30),))
+    assert "outside" in ask(connection, outside)[0].error
+    send_request(connection, replace(Replica(step=6).put(keep_step=5), data_bytes=1 << 60))
+    assert "are free" in receive_reply(connection).error
+    assert receiver.steps() == {5}
+
+
+def test_without_the_token_nothing_is_served(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        with pytest.raises(ProtocolError):
+            receiver.connect(make_token())
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n" + b"x" * 64, b"\xff" * 5000):
+        stranger = socket.create_connection(("127.0.0.1", receiver.server.port), timeout=10.0)
+        with stranger, contextlib.suppress(ConnectionError):  # it is closed while we still speak
+            stranger.sendall(garbage)
+            while stranger.recv(4096):
+                pass
+    assert send(reserved(receiver), Replica(step=1)) == Reply()
+    assert sum("refused" in record.message for record in caplog.records) == 1
+
+
+def test_silent_strangers_cannot_keep_members_out(receiver: Receiver) -> None:
+    strangers = [socket.create_connection(("127.0.0.1", receiver.server.port), timeout=10.0) for _ in range(40)]
+    try:
+        assert send(reserved(receiver), Replica(step=1)) == Reply()
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_garbage_after_the_token_ends_the_connection_only(receiver: Receiver) -> None:
+    for garbage in (b"\xff\xff\xff\xff", b"\0\0\0\x02[]", b"\0\0\0\x02{}", b'\0\0\0\x12{"request": "Put"}'):
+        connection = receiver.connect()
+        connection.sendall(garbage)
+        assert connection.recv(1) == b""
+    assert send(reserved(receiver), Replica(step=1)) == Reply()

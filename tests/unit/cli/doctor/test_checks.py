@@ -1,0 +1,132 @@
+"""The doctor's judgement: values and texts in, findings out."""
+
+from dataclasses import replace
+
+import pytest
+
+from deadpool.cli.doctor import checks
+from deadpool.cli.doctor.checks import Level, Machine, Plan
+from deadpool.cli.options.types import size
+
+GIB = 1 << 30
+MACHINE = Machine(
+    wall_s=1e9, shm_bytes=64 * GIB, shm_free_bytes=60 * GIB, memlock=8 << 20, files_soft=1024, files_hard=65536,
+    ports=(32768, 60999), torch={"torch": "2.13.0", "gpus": [], "nccl": ""},
+)  # fmt: skip
+SLURM = """Configuration data as of 2026-01-01T00:00:00
+KillOnBadExit           = 0
+SlurmdTimeout           = 300 sec
+"""
+
+
+def test_a_good_machine_is_all_ok() -> None:
+    plan = Plan(world_size=8, nproc_per_node=2, state_bytes=4 * GIB, unique_bytes=2 * GIB)
+    assert {each.check: each.level for each in checks.machine_findings(MACHINE, plan)} == dict.fromkeys(
+        ("/dev/shm", "nofile", "memlock", "ports", "torch", "MPI"), Level.OK
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "needed", "level"),
+    [
+        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=8 * GIB), 2 * (16 + 16), Level.FAIL),
+        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB), 2 * (16 + 2), Level.OK),
+        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True), 2 * (24 + 2), Level.OK),
+        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=2 * GIB, replicas=3), 2 * (16 + 12), Level.WARN),
+        (Plan(state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True, verify_every=10), 32 + 2, Level.OK),
+        (Plan(state_bytes=8 * GIB, unique_bytes=GIB, verify_every=1), 16 + 2, Level.OK),
+        (Plan(), 0, Level.OK),
+    ],
+)
+def test_shm_against_the_plan(plan: Plan, needed: int, level: Level) -> None:
+    assert plan.shm_bytes == needed * GIB
+    found = checks.shm(MACHINE, plan)
+    assert found.level is level
+    assert ("remount,size=65G" in found.advice) is (level is Level.FAIL)
+
+
+def test_a_containers_shm_is_named_even_without_a_plan() -> None:
+    small = replace(MACHINE, shm_bytes=64 << 20, shm_free_bytes=60 << 20)
+    assert checks.shm(small, Plan()).level is Level.WARN
+
+
+def test_a_shm_that_cannot_be_written() -> None:
+    found = checks.shm(replace(MACHINE, shm_writable=False), Plan())
+    assert (found.level, found.found) == (Level.FAIL, "60.0G of 64.0G free, not writable")
+    assert "remount,rw" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "world_size", "level", "advice"),
+    [
+        (1024, 4096, 8, Level.OK, ""),
+        (-1, -1, 100_000, Level.OK, ""),
+        (1024, 65536, 512, Level.WARN, "ulimit -n 65536"),
+        (1024, 4096, 4096, Level.FAIL, "raise the hard limit"),
+    ],
+)
+def test_open_files(soft: int, hard: int, world_size: int, level: Level, advice: str) -> None:
+    found = checks.files(replace(MACHINE, files_soft=soft, files_hard=hard), Plan(world_size=world_size))
+    assert found.level is level
+    assert found.advice.startswith(advice)
+
+
+def test_memlock_counts_where_there_is_rdma() -> None:
+    assert checks.memlock(replace(MACHINE, rdma=True)).level is Level.FAIL
+    assert checks.memlock(replace(MACHINE, rdma=True, memlock=-1)).level is Level.OK
+
+
+def test_ports() -> None:
+    taken = checks.ports(replace(MACHINE, port_free=False), Plan(port=29500))
+    assert (taken.level, "29500 is taken" in taken.found) == (Level.FAIL, True)
+    assert checks.ports(replace(MACHINE, ports=(60000, 60100)), Plan()).level is Level.WARN
+
+
+@pytest.mark.parametrize(
+    ("torch", "devices", "level"),
+    [
+        ({}, 0, Level.FAIL),
+        ({"error": "No module named 'torch'"}, 0, Level.FAIL),
+        ({"torch": "2.13.0", "gpus": [], "nccl": ""}, 8, Level.FAIL),
+        ({"torch": "2.13.0", "gpus": ["H"] * 8, "nccl": ""}, 8, Level.FAIL),
+        ({"torch": "2.13.0", "gpus": ["H"] * 2, "nccl": "2.28"}, 2, Level.WARN),
+        ({"torch": "2.13.0", "gpus": ["H"] * 8, "nccl": "2.28"}, 8, Level.OK),
+    ],
+)
+def test_gpus(torch: dict[str, object], devices: int, level: Level) -> None:
+    assert checks.gpus(replace(MACHINE, torch=torch, gpu_devices=devices), Plan(nproc_per_node=4)).level is level
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "uncertain_s", "level"),
+    [(0.3, 0.0, Level.OK), (-5.0, 0.1, Level.WARN), (1.2, 0.5, Level.OK), (3600.0, 1.0, Level.FAIL)],
+)
+def test_clocks(ahead_s: float, uncertain_s: float, level: Level) -> None:
+    assert checks.clock("node1", ahead_s, uncertain_s).level is level
+
+
+def test_bandwidth_says_what_replicas_take() -> None:
+    found = checks.bandwidth("a -> b", 1e9, Plan(nproc_per_node=2, unique_bytes=10**9))
+    assert (found.level, "take 2.00 s" in found.found) == (Level.OK, True)
+    assert checks.bandwidth("a -> b", 5e7, Plan()).level is Level.WARN
+
+
+@pytest.mark.parametrize(
+    ("config", "script", "environment", "levels"),
+    [
+        (SLURM, None, {}, ["ok", "ok"]),
+        (SLURM.replace("= 0", "= 1").replace("300", "30"), None, {}, ["warn", "warn"]),
+        (SLURM, "#!/bin/sh\n#SBATCH --no-kill\n", {"SLURM_JOB_ID": "7"}, ["ok", "ok", "ok"]),
+        (SLURM, "#!/bin/sh\n#SBATCH -N 4 -k --time=5\n", {"SLURM_JOB_ID": "7"}, ["ok", "ok", "ok"]),
+        (SLURM, "#!/bin/sh\n#SBATCH --no-killing\n", {"SLURM_JOB_ID": "7"}, ["ok", "ok", "fail"]),
+        (SLURM, None, {"SLURM_JOB_ID": "7"}, ["ok", "ok", "warn"]),
+        (SLURM, None, {"SLURM_JOB_ID": "7", "SBATCH_NO_KILL": "1"}, ["ok", "ok", "ok"]),
+        ("", None, {}, ["ok", "ok"]),
+    ],
+)
+def test_slurm(config: str, script: str | None, environment: dict[str, str], levels: list[str]) -> None:
+    assert [each.level for each in checks.slurm(config, script, environment)] == levels
+
+
+def test_sizes() -> None:
+    assert [size(text) for text in ("0", "500M", "12G", "1.5GiB", "2TB")] == [0, 500 << 20, 12 << 30, 3 << 29, 2 << 40]

@@ -1,0 +1,152 @@
+"""The arithmetic of the benchmarks: what they claim is computed from what was seen."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def test_quantiles_and_spread() -> None:
+    from benchmarks.stats import quantile, summarize
+
+    assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
+    assert quantile([7.0], 0.99) == 7.0
+    assert summarize([1.0, 2.0, 3.0, 4.0, 100.0]) == {"count": 5, "median": 3.0, "min": 1.0, "max": 100.0, "iqr": 2.0}
+    assert summarize([])["median"] is None
+    with pytest.raises(ValueError, match="no values"):
+        quantile([], 0.5)
+
+
+def test_every_system_comes_first_in_some_round() -> None:
+    from benchmarks.stats import rotated
+
+    orders = [rotated(["a", "b", "c"], turn) for turn in range(6)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert {order[0] for order in orders} == {"a", "b", "c"}
+
+
+def test_an_outage_ends_when_the_last_rank_has_a_new_step() -> None:
+    from benchmarks.watch import Seen, measure_outage
+
+    def seen(rank: int, step: int, at_s: float) -> Seen:
+        return Seen(rank=rank, step=step, loss="0x1p+0", at_s=at_s)
+
+    before = [seen(rank, step, float(step)) for step in range(8) for rank in range(2)]
+    again = [seen(0, 6, 12.0), seen(1, 6, 12.5), seen(0, 7, 13.0), seen(1, 7, 13.5)]  # back to a checkpoint: nothing new
+    new = [seen(0, 8, 14.0), seen(1, 8, 15.0), seen(0, 9, 16.0)]
+    outage = measure_outage(before + again + new, ranks=2, step=8, killed_at_s=7.5)
+    assert outage is not None
+    assert (outage.first_line_s, outage.any_step_s, outage.new_step_s, outage.silent_s) == (4.5, 5.0, 7.5, 8.0)
+    assert outage.steps_reexecuted == 2
+    assert measure_outage(before + again + new[:1], ranks=2, step=8, killed_at_s=7.5) is None
+
+
+def test_a_log_is_read_as_it_grows_and_again_when_a_fresh_run_has_emptied_it(tmp_path: Path) -> None:
+    from benchmarks.watch import LossWatch, losses
+
+    log = tmp_path / "log"
+    watch = LossWatch(log)
+    assert watch.look() == []
+    log.write_text('{"rank": 0, "step": 0, "loss": "0x1p+0"}\n{"rank": 1, "st')
+    assert [(line.rank, line.step) for line in watch.look()] == [(0, 0)]
+    with log.open("a") as file:
+        file.write('ep": 0, "loss": "0x1p+1"}\n')
+    assert [(line.rank, line.step) for line in watch.look()] == [(1, 0)]
+    log.write_text('{"rank": 0, "step": 0, "loss": "0x1p+2"}\n')
+    watch.look()
+    assert losses(watch.seen) == {(0, 0): "0x1p+2", (0, 1): "0x1p+1"}
+
+
+def test_a_wait_ends_when_the_job_has_ended(tmp_path: Path) -> None:
+    from benchmarks.watch import LossWatch
+
+    assert not LossWatch(tmp_path / "log").until(lambda: False, timeout_s=60.0, alive=lambda: False)
+
+
+def test_what_was_struck_is_told_from_what_followed() -> None:
+    """Two failures at once are one recovery; what needs none is not measured."""
+    from benchmarks import chaos
+
+    at_s = datetime(2026, 1, 1).timestamp()
+
+    def event(name: str, seconds: float, **fields: object) -> dict[str, object]:
+        return {"event": name, "time": datetime.fromtimestamp(at_s + seconds).isoformat(), **fields}
+
+    strikes = [
+        chaos.Strike(kind=kind, target=target, at_step=5, during_recovery=False)
+        for kind, target in (("kill-rank", 1), ("slow-rank", 0), ("kill-node", 1))
+    ]
+    events = [
+        event("injection", 0.0, kind="kill-rank", target=1),
+        event("injection", 0.1, kind="slow-rank", target=0),
+        event("failure", 0.2),
+        event("injection", 0.5, kind="kill-node", target=1),
+        event("failure", 0.75),
+        event("recovered", 2.0, steps_reexecuted=1),
+    ]
+    chaos.measure(strikes, events)
+    found = [(each.detected_after_s, each.recovered_after_s, each.steps_reexecuted) for each in strikes]
+    assert found == [(0.2, 2.0, 1), (None, None, None), (0.25, 1.5, 1)]
+    assert chaos.summary(strikes)["kill-node"] == {
+        "count": 1, "during_recovery": 0, "detected_after_s": 0.25, "recovered_after_s": 1.5, "steps_reexecuted": 1,
+    }  # fmt: skip
+
+
+def test_steps_under_a_checkpoint_are_told_from_those_beside_it() -> None:
+    from benchmarks.checkpoints import steps_of, under, windows_in
+
+    ranks = [[(10.0, 0.0), (11.0, 0.0), (12.5, 0.2)], [(10.1, 0.0), (11.2, 0.1), (12.4, 0.1)]]
+    first, second = steps_of(ranks)
+    assert (first.duration_s, second.duration_s) == pytest.approx((1.1, 1.5))
+    assert (first.stall_s, second.stall_s) == pytest.approx((0.1, 0.2))
+    at = datetime.fromtimestamp(13.0, UTC).isoformat()
+    windows = windows_in([{"event": "checkpoint", "time": at, "step": 2}, {"event": "started", "time": at}], ranks)
+    assert windows == [pytest.approx((11.2, 13.0))]
+    assert [under(step, windows) for step in (first, second)] == [False, True]
+
+
+def test_a_restart_begins_with_steps_that_were_done_before() -> None:
+    """A survivor's last step is not taken for the job's first new one, however many ranks go on."""
+    from benchmarks.node_loss import restarted
+    from benchmarks.watch import Seen
+
+    def seen(rank: int, step: int, at_s: float) -> Seen:
+        return Seen(rank=rank, step=step, loss="0x1p+0", at_s=at_s)
+
+    before = [seen(rank, step, float(step)) for step in range(5) for rank in range(4)]
+    last_words = [seen(0, 5, 4.6), seen(1, 5, 4.7)]
+    again = [seen(0, 3, 9.0), seen(0, 4, 10.0), seen(1, 3, 10.1), seen(0, 5, 11.0), seen(1, 4, 11.1), seen(1, 5, 12.0)]
+    assert restarted(before + last_words + again, newest=4, killed_at_s=4.5) == again
+
+
+def test_torchrun_is_paired_with_the_same_case_of_the_same_turn() -> None:
+    from benchmarks.node_loss import FIGURES, summed_up, times_longer
+
+    def result(system: str, turn: int, total_s: float, *, ok: bool = True) -> dict[str, object]:
+        figures = dict.fromkeys(FIGURES, total_s)
+        return {"system": system, "turn": turn, "ok": ok, **(figures if ok else {"why": "it did not come back"})}
+
+    ours = [result("deadpool-spare", 0, 2.0), result("deadpool-spare", 1, 1.0), result("deadpool-fewer", 0, 4.0)]
+    theirs = [result("torchrun-spare", 0, 8.0), result("torchrun-spare", 1, 8.0), result("torchrun-fewer", 0, 0.0, ok=False)]
+    ratios = times_longer(ours + theirs)
+    assert ratios.keys() == {"torchrun-spare / deadpool-spare"}
+    assert ratios["torchrun-spare / deadpool-spare"] == {"count": 2, "median": 6.0, "min": 4.0, "max": 8.0, "iqr": 2.0}
+    assert (summed_up(theirs[2:])["failed"], summed_up(ours[:2])["total_s"]["median"]) == (1, 1.5)
+
+
+def test_keep_alive_settings_equal_our_heartbeats() -> None:
+    from benchmarks.node_loss import systems
+
+    known = systems(1.0, 3.0)
+    assert known["torchrun-spare"].rendezvous == {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
+    assert known["torchrun-spare-defaults"].rendezvous == {}
+    assert [(system.nnodes, system.ranks_after) for system in (known["deadpool-spare"], known["deadpool-fewer"])] == [
+        ("2", 4), ("1:2", 2),
+    ]  # fmt: skip

@@ -1,0 +1,124 @@
+"""What is written before the orders are sent, and that it is enough."""
+
+import json
+from pathlib import Path
+
+import pytest
+from supervising import Scene, replica
+
+from deadpool.proto import messages
+from deadpool.proto.config import JobConfig
+from deadpool.supervisor.core import Job
+from deadpool.supervisor.journal.journal import Journal, LineFile, event_line, parse_event
+from deadpool.supervisor.journal.replay import Past, entries, whole_bytes
+from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, InjectRequested, NodeLost, StopRequested
+
+
+def _story() -> Scene:
+    scene = Scene()
+    scene.start(commit_step=4)
+    for step in range(5, 9):
+        scene.beat(step=step, commit_step=step - 1)
+    scene.inject("kill-rank", 3, 9)
+    scene.say(0, messages.RankBroken(generation=1, rank=0, error="closed"))
+    scene.wait(1.0)
+    scene.recover(step=8, survivors=[0, 1, 2, 3], joiners=[])
+    scene.bring_up(8)
+    scene.lose(1)
+    scene.beat(step=8, commit_step=8, nodes=[0])
+    scene.prepare(0, 1, live_step=8, commit_step=8)
+    return scene
+
+
+def _journalled(scene: Scene, path: Path) -> Job:
+    job = Job(scene.config)
+    file = LineFile(path)
+    journal = Journal(job, file)
+    for event, now_s in scene.past:
+        if event is None:
+            journal.tick(now_s=now_s)
+        else:
+            journal.handle(event, now_s=now_s)
+    file.close()
+    return job
+
+
+def replay(path: Path, config: JobConfig) -> Job:
+    past = Past(job=Job(config))
+    for entry in entries(path, whole_bytes(path)):
+        past.act(entry)
+    return past.job
+
+
+def test_replay_gives_an_equal_job(tmp_path: Path) -> None:
+    scene = _story()
+    job = _journalled(scene, tmp_path / "journal")
+    assert replay(tmp_path / "journal", scene.config).state == job.state == scene.state
+
+
+def test_only_the_last_beat_before_an_event_is_written(tmp_path: Path) -> None:
+    scene = _story()
+    _journalled(scene, tmp_path / "journal")
+    lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
+    beats = [line for line in lines if "beat" in line.get("event", {}).get("message", {})]
+    said = [event for event, _ in scene.past if isinstance(event, FromAgent) and isinstance(event.message, messages.Beat)]
+    assert 0 < len(beats) < len(said) / 2
+
+
+def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    scene = _story()
+    _journalled(scene, tmp_path / "journal")
+    whole = (tmp_path / "journal").read_bytes()
+    *_, last = whole.splitlines()
+    (tmp_path / "torn").write_bytes(whole[:-5])
+    (tmp_path / "shorter").write_bytes(whole[: -len(last) - 1])
+    torn = replay(tmp_path / "torn", scene.config)
+    assert torn.state == replay(tmp_path / "shorter", scene.config).state
+    assert torn.state != scene.state
+
+
+def test_commands_come_only_after_the_line_is_written(tmp_path: Path) -> None:
+    job = Job(Scene().config)
+    file = LineFile(tmp_path / "journal")
+    journal = Journal(job, file)
+    hello = messages.Hello(node_id="node0", hint=0, host="h", port=1, pid=1, generation=0)
+    commands = journal.handle(FromAgent(event_id=1, node_id="node0", message=hello), now_s=1.5)
+    assert commands
+    assert json.loads((tmp_path / "journal").read_text())["now_s"] == 1.5
+    file.close()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        NodeLost(event_id=7, node_id="node1", reason="silent for 3.1 s"),
+        StopRequested(event_id=8, reason="SIGTERM", exit_code=143),
+        InjectRequested(event_id=9, kind="kill-rank", target=3, step=-1),
+        DrainRequested(event_id=9, node="node1", reason="repair", undo=True),
+        FromAgent(
+            event_id=10,
+            node_id="node0",
+            message=messages.VaultReport(
+                generation=3,
+                slots=(
+                    replica(1, 1 << 40, 2, [[0, 2]]),
+                ),
+            ),
+        ),
+        FromAgent(event_id=11, node_id="node0", message=messages.Stopped()),
+        FromAgent(event_id=12, node_id="node0", message=messages.Beat(generation=1, cpu_share=0.1)),
+    ],
+    ids=lambda event: type(event).__name__,
+)  # fmt: skip
+def test_events_survive_the_file(event: Event) -> None:
+    entry = json.loads(event_line(event, now_s=0.1))
+    assert entry["now_s"] == 0.1
+    assert parse_event(entry["event"]) == event
+
+
+def test_full_disk_ends_the_journal_and_not_the_job(capfd: pytest.CaptureFixture[str]) -> None:
+    file = LineFile(Path("/dev/full"))
+    file.write("one")
+    file.write("two")
+    file.close()
+    assert capfd.readouterr().err.count("/dev/full") == 1

@@ -1,0 +1,156 @@
+"""Draining a node: its ranks move to a spare at a step boundary, and it has none again until it is asked back or started anew."""
+
+import pytest
+from supervising import Scene, replica, snapshot
+
+from deadpool.proto import messages
+from deadpool.proto.config import OnExhausted
+from deadpool.proto.messages import SourceKind
+from deadpool.supervisor.model.state import Phase
+
+
+def training(**options: object) -> Scene:
+    scene = Scene(**options)
+    scene.start(commit_step=4)
+    scene.forget()
+    return scene
+
+
+def leave(scene: Scene, *ranks: int, step: int, node: int = 1) -> None:
+    """The processes on the drained node reach their boundary; what they hold is in its vault."""
+    for rank in ranks:
+        prepared = messages.RankPrepared(
+            generation=scene.state.generation, rank=rank, live_generation=1, live_step=step, commit_step=4
+        )
+        scene.say(node, prepared)
+    scene.report(node, *(snapshot(rank, step) for rank in (2, 3)), replica(0, 4), replica(1, 4))
+
+
+def drained(scene: Scene) -> messages.Reform:
+    """Node 1 is drained, all are in step 5."""
+    assert scene.drain("node1") == ""
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.prepare(2, 3)
+    scene.report(0, *(snapshot(rank, 5) for rank in (0, 1)), replica(2, 4), replica(3, 4))
+    scene.report(2)
+    scene.report(1)
+    assert not scene.took(messages.Reform), "the processes on the drained node are still in their step"
+    leave(scene, 2, 3, step=5)
+    return scene.took(messages.Reform)[-1][1]
+
+
+def test_the_ranks_move_with_the_state_of_the_step_that_all_have() -> None:
+    scene = training()
+    plan = drained(scene)
+    assert [(node, [each.rank for each in order.placements]) for node, order in scene.took(messages.Assign)] == [(2, [2, 3])]
+    assert plan.resume_step == 5, "nothing is replicated of it yet, but the node lives"
+    sources = {source.rank: source.kind for _, order in scene.took(messages.Reform) for source in order.sources}
+    assert sources == dict.fromkeys((0, 1), SourceKind.LIVE) | dict.fromkeys((2, 3), SourceKind.ELSEWHERE)
+    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2, 3))]
+    assert (1, messages.WarmUp(standins=0)) in scene.took(messages.WarmUp)
+    scene.bring_up(5)
+    (record,) = scene.state.records
+    assert (record.failure_class, record.ranks, record.spare, record.steps_reexecuted) == ("planned", (2, 3), "node2", 1)
+    assert record.survivors_kept_processes
+    assert not scene.notes("failure")
+    assert scene.state.fruitless == 0
+    assert scene.state.holders == {"node0", "node2"}
+
+
+def test_it_has_no_rank_again_until_it_is_asked_back() -> None:
+    scene = training()
+    drained(scene)
+    scene.bring_up(5)
+    scene.forget()
+    scene.lose(2)
+    assert scene.state.roster.seats == ["node0", None]
+    assert scene.drain("1", undo=True) == ""
+    assert scene.state.roster.seats == ["node0", "node1"]
+    assert [node for node, _ in scene.took(messages.Assign)] == [1]
+
+
+def test_it_is_a_spare_when_it_is_started_anew_not_when_it_comes_back() -> None:
+    scene = training()
+    drained(scene)
+    scene.bring_up(5)
+    hello = messages.Hello(node_id="node1", hint=1, host="h", port=1, pid=7, generation=0)
+    scene.lose(1)
+    scene.say(1, hello)
+    assert scene.state.roster.nodes["node1"].role == "spare"
+    scene.drain("node1")
+    scene.lose(1)
+    scene.say(1, hello)
+    assert scene.state.roster.nodes["node1"].role == "drained"
+
+
+def test_a_spare_is_drained_without_a_recovery_unless_it_keeps_replicas() -> None:
+    scene = training()
+    assert scene.drain("node2") == ""
+    assert (scene.state.phase, scene.state.roster.nodes["node2"].role) == (Phase.RUN, "drained")
+    scene = training(nnodes=1, nproc_per_node=1, spares=2)
+    assert scene.state.holders == {"node1"}
+    assert scene.drain("node1") == ""
+    assert scene.state.phase is Phase.RECOVER
+    scene.recover(step=5, survivors=[0], joiners=[])
+    assert scene.state.holders == {"node2"}
+
+
+@pytest.mark.parametrize("on_exhausted", list(OnExhausted))
+def test_without_a_spare_nothing_changes(on_exhausted: OnExhausted) -> None:
+    scene = training(spares=0, on_exhausted=on_exhausted)
+    assert "no spare is left" in scene.drain("node1")
+    assert (scene.state.phase, scene.state.generation) == (Phase.RUN, 1)
+
+
+def test_what_cannot_be_drained() -> None:
+    scene = Scene()
+    scene.hello(0)
+    assert "has not begun" in "".join(scene.drain(each) for each in ("node0",)) or scene.state.phase is Phase.ASSEMBLE
+    scene = Scene()
+    scene.start(hooked=False)
+    assert "no deadpool.join()" in scene.drain("node1")
+    assert "no live node 'node9'" in scene.drain("node9")
+    assert "is not drained: it is a member" in scene.drain("node1", undo=True)
+    scene = training()
+    scene.killed(0)
+    assert "the job recovers" in scene.drain("node1")
+
+
+def test_when_the_spare_fails_and_there_is_no_other_the_node_keeps_its_ranks() -> None:
+    scene = training(on_exhausted=OnExhausted.ABORT)
+    scene.drain("node1")
+    scene.forget()
+    scene.lose(2)
+    assert scene.state.roster.seats == ["node0", "node1"]
+    assert [note.fields["node"] for note in scene.notes("drain_undone")] == ["node1"]
+    assert [node for node, _ in scene.took(messages.KillRanks)] == [1]
+    assert [node for node, _ in scene.took(messages.Assign)] == [1]
+
+
+def test_processes_that_never_reach_their_boundary_are_not_awaited_for_ever() -> None:
+    scene = training()
+    scene.drain("node1")
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.prepare(2, 3)
+    for node in range(3):
+        scene.report(node, *scene.vault(node, 4))
+    assert not scene.took(messages.Reform)
+    scene.wait(scene.config.quiesce_timeout_s)
+    assert scene.took(messages.Reform)[-1][1].resume_step == 4
+    assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2, 3))]
+
+
+def test_the_drained_node_dies_meanwhile() -> None:
+    scene = training()
+    scene.drain("node1")
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.prepare(2, 3)
+    scene.report(0, *scene.vault(0, 4))
+    scene.report(2)
+    scene.lose(1)
+    assert scene.took(messages.Reform)[-1][1].resume_step == 4
+    scene.bring_up(4)
+    assert scene.state.phase is Phase.RUN

@@ -1,0 +1,142 @@
+"""One real rank by itself: errors that are the user's, the call record, and what an old generation may still do."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from deadpool.proto.call_record import CallRecord
+from deadpool.trainer_hooks.groups.generation import Generation
+from deadpool.trainer_hooks.groups.group import Group
+from deadpool.trainer_hooks.groups.registry import Groups
+
+
+class Live:
+    def __init__(self, folder: Path) -> None:
+        self.record = CallRecord(folder / "record", create=True)
+        self.reports: list[tuple[int, str]] = []
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.groups = Groups(
+            record=self.record, host="127.0.0.1", on_broken=lambda generation, error: self.reports.append((generation, error))
+        )
+        self.groups.init_default(rank=0, world_size=1, generation=1, store=self.store)
+
+    def reform(self) -> None:
+        self.groups.reform(generation=self.groups.generation + 1, store=self.store, timeout_s=30, cancelled=Event())
+
+    @property
+    def group(self) -> Any:
+        assert isinstance(dist.group.WORLD, Group)
+        return dist.group.WORLD
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    live = Live(tmp_path_factory.mktemp("live"))
+    yield live
+    live.groups.close()
+    dist.destroy_process_group()
+
+
+def test_the_callers_mistake_is_raised_and_breaks_nothing(live: Live) -> None:
+    with pytest.raises(RuntimeError, match="ProcessGroupGloo"):
+        live.group.allreduce([torch.ones(1), torch.ones(2, dtype=torch.int32)]).wait()
+    assert not live.groups.broken
+    assert live.reports == []
+
+
+def test_calls_are_numbered_from_one_in_each_generation(live: Live) -> None:
+    live.groups.break_generation(live.groups.generation, "the test")
+    live.reform()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1))
+    row = live.record.groups()[0]
+    assert (row.operation, row.entered, row.completed) == ("allreduce", 3, 3)
+    live.groups.break_generation(live.groups.generation, "the test")
+    dist.all_reduce(torch.ones(1))  # echoed: not counted
+    assert live.record.groups()[0].entered == 3
+    live.reform()
+    assert (live.record.groups()[0].entered, live.record.groups()[0].completed) == (0, 0)
+
+
+def test_an_order_of_an_old_generation_is_ignored(live: Live) -> None:
+    old = live.groups.generation
+    live.groups.break_generation(old, "the test")
+    live.reform()
+    live.groups.break_generation(old, "late")
+    assert not live.groups.broken
+
+
+def test_a_failure_of_an_old_generation_touches_nothing(live: Live) -> None:
+    old = live.groups._current
+    live.groups.break_generation(old.number, "the test")
+    live.reform()
+    old.fail("late")
+    assert not live.groups.broken
+    assert live.reports == []
+
+
+def test_a_failure_is_reported_once_and_settles(live: Live) -> None:
+    current = live.groups._current
+    current.fail("first")
+    current.fail("second")
+    assert live.groups.broken
+    assert live.reports == [(current.number, "first")]
+    live.reports.clear()
+    live.reform()
+
+
+def test_a_failure_is_reported_before_anything_is_echoed() -> None:
+    """Else a step whose calls were echoed would count as complete: the main thread may be quicker than the one that reports."""
+    broken_then: list[bool] = []
+    generation = Generation(1, lambda *_: broken_then.append(generation.broken))
+    generation.fail("lost")
+    assert (broken_then, generation.broken) == ([False], True)
+
+
+def test_groups_made_and_destroyed_while_live_and_while_broken(live: Live) -> None:
+    kept = dist.new_group([0])
+    dist.destroy_process_group(dist.new_group([0]))
+    live.groups.break_generation(live.groups.generation, "the test")
+    late = dist.new_group([0])
+    dist.all_reduce(torch.ones(1), group=late)
+    live.reform()
+    for group in (kept, late, dist.new_group([0])):
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        assert group.get_group_store() is not None
+
+
+def test_a_rehearsal_between_live_steps_is_echoed(live: Live) -> None:
+    dist.all_reduce(torch.ones(1))
+    entered = live.record.groups()[0].entered
+    live.groups.rehearse(True)
+    dist.all_reduce(torch.ones(1))
+    made = dist.new_group([0])
+    live.groups.rehearse(False)
+    assert live.record.groups()[0].entered == entered
+    for group in (None, made):
+        dist.all_reduce(torch.ones(1), group=group)
+    assert live.record.groups()[0].entered == entered + 1
+    assert not live.groups.quiet
+
+
+def test_questions_have_answers_in_every_state(live: Live) -> None:
+    def ask() -> None:
+        assert live.group.group_name == live.group.getGroupName()
+        assert live.group.size() == 1
+        assert live.group._device_types[0] == torch.device("cpu")
+        assert not live.group._get_backend(torch.device("cpu")).supports_coalescing
+        assert dist.get_backend() == "deadpool"
+        live.group._get_sequence_number_for_group()
+
+    ask()
+    live.groups.break_generation(live.groups.generation, "the test")
+    ask()
+    live.reform()
+    ask()

@@ -1,0 +1,171 @@
+"""A joiner alone: construction and steps with muted groups run without any peer, and every collective has an echo."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from groups_rank import Trainer
+from torch._C._distributed_c10d import TCPStore
+
+from deadpool.host.errors import UnavailableError
+from deadpool.trainer_hooks.groups import muted
+from deadpool.trainer_hooks.groups.group import NOT_FORWARDED, Group, collectives
+from deadpool.trainer_hooks.groups.registry import Groups
+
+RANK, SIZE = 1, 4
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[Groups]:
+    reports: list[str] = []
+    groups = Groups(record=None, host="127.0.0.1", on_broken=lambda _, error: reports.append(error))
+    groups.init_default(rank=RANK, world_size=SIZE, generation=7, store=None)
+    yield groups
+    groups.close()
+    dist.destroy_process_group()
+    assert reports == []
+
+
+def own(*shape: int) -> torch.Tensor:
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape) + 1
+
+
+def whole(_: Groups) -> Any:
+    """The default group; its own methods, because torch deprecates function names faster than it renames them."""
+    return dist.group.WORLD
+
+
+def test_every_method_of_the_installed_torch_is_handled() -> None:
+    inherited = set(dir(dist.ProcessGroup)) - set(dir(object)) - {"_pybind11_conduit_v1_"}
+    inherited -= {name for name in inherited if isinstance(getattr(dist.ProcessGroup, name), dist.ProcessGroup.BackendType)}
+    inherited -= {"BackendType"}
+    handled = {name for name in inherited if name in vars(Group)}
+    assert inherited - handled - set(NOT_FORWARDED) == set()
+    assert set(NOT_FORWARDED) <= inherited | {"merge_remote_group", "split_group"}
+
+
+def test_every_collective_of_the_installed_torch_has_an_echo() -> None:
+    assert len(collectives()) > 20
+    assert set(collectives()) <= muted.KNOWN
+
+
+def test_muted_state(groups: Groups) -> None:
+    assert groups.muted
+    assert groups.quiet
+    assert not groups.broken
+    assert groups.generation == 7
+    groups.break_generation(7, "an order that comes during construction")
+    assert groups.muted
+
+
+def test_echo_of_tensors(groups: Groups) -> None:
+    tensor = own(3)
+    dist.all_reduce(tensor)
+    dist.broadcast(tensor, 0)
+    assert torch.equal(tensor, own(3))
+    slots = [torch.zeros(3) for _ in range(SIZE)]
+    dist.all_gather(slots, tensor)
+    assert all(torch.equal(slot, tensor) for slot in slots)
+    output = torch.zeros(SIZE, 3)
+    whole(groups)._allgather_base(output, tensor).wait()
+    assert torch.equal(output, tensor.expand(SIZE, 3))
+    given, chunk = own(SIZE, 3), torch.zeros(3)
+    whole(groups)._reduce_scatter_base(chunk, given)
+    assert torch.equal(chunk, given[RANK])
+    dist.reduce_scatter(chunk.zero_(), list(given))
+    assert torch.equal(chunk, given[RANK])
+    received = torch.zeros(SIZE, 3)
+    dist.all_to_all_single(received, given)
+    assert torch.equal(received, given)
+    dist.recv(tensor, 0)
+    assert dist.recv(tensor) != RANK
+    dist.send(tensor, 0)
+    assert torch.equal(tensor, own(3))
+
+
+def test_echo_into_a_slice_of_itself(groups: Groups) -> None:
+    """FSDP2 gathers from a part of its own output."""
+    output = torch.zeros(SIZE * 2)
+    output[2 * RANK : 2 * RANK + 2] = own(2)
+    whole(groups)._allgather_base(output, output[2 * RANK : 2 * RANK + 2])
+    assert torch.equal(output, own(2).repeat(SIZE))
+
+
+def test_echo_keeps_versions_and_gradients_out(groups: Groups) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(SIZE))
+    version = parameter._version
+    whole(groups)._allgather_base(parameter, torch.ones(1))
+    assert parameter._version == version
+    assert torch.equal(parameter.data, torch.ones(SIZE))
+
+
+def test_works_and_futures(groups: Groups) -> None:
+    tensor = own(2)
+    work: Any = dist.all_reduce(tensor, async_op=True)
+    assert work.is_completed()
+    assert work.wait(timedelta(seconds=1))
+    assert work.exception() is None
+    (value,) = work.get_future().value()
+    assert value is tensor
+
+
+def test_object_collectives(groups: Groups) -> None:
+    gathered: list[Any] = [None] * SIZE
+    dist.all_gather_object(gathered, {"mine": 1})
+    assert gathered == [{"mine": 1}] * SIZE
+    sent = ["kept"]
+    dist.broadcast_object_list(sent, RANK)
+    assert sent == ["kept"]
+    received: list[Any] = ["placeholder"]
+    dist.broadcast_object_list(received, 0)  # nobody says how long the object is
+    assert received == [None]
+    scattered: list[Any] = [None]
+    dist.scatter_object_list(scattered, [f"for {rank}" for rank in range(SIZE)], RANK)
+    assert scattered == [f"for {RANK}"]
+    dist.scatter_object_list(scattered, None, 0)
+    dist.gather_object("mine", None, 0)
+    everyone: list[Any] = [None] * SIZE
+    dist.gather_object("mine", everyone, RANK)
+    assert everyone == ["mine"] * SIZE
+
+
+def test_barriers_and_batches(groups: Groups) -> None:
+    dist.barrier()
+    dist.monitored_barrier(timeout=timedelta(seconds=1))
+    ops = [dist.P2POp(dist.isend, own(2), 0), dist.P2POp(dist.irecv, own(2), 2)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+
+
+def test_new_groups_with_their_store_barrier(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
+    group = dist.new_group([0, RANK])
+    assert isinstance(group, Group)
+    assert (group.rank(), group.size()) == (1, 2)
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero", "fsdp", "tp-fsdp"])
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+def test_construction_and_steps_alone(groups: Groups, kind: str) -> None:
+    """Three steps: DDP rebuilds its buckets, with a broadcast, in the second."""
+    trainer = Trainer(kind)
+    for step in range(3):
+        loss = trainer.step(step, lambda: False)
+        assert loss == loss, "rehearsal should not run on NaN"
+
+
+def test_a_reform_that_nobody_joins_is_given_up(groups: Groups) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with pytest.raises(UnavailableError, match="generation 7"):
+        groups.reform(generation=7, store=store, timeout_s=0.3, cancelled=Event())
+    cancelled = Event()
+    cancelled.set()
+    with pytest.raises(UnavailableError, match="cancelled"):
+        groups.reform(generation=8, store=store, timeout_s=60, cancelled=cancelled)
+    assert groups.muted
+    dist.barrier()

@@ -1,0 +1,275 @@
+"""The protect thread with real slots, a real holder and a real store: order, commits, cancellation, sources that change."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._C._distributed_c10d import HashStore, Store
+
+from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.host.errors import SnapshotError
+from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
+from deadpool.proto.secret import make_token
+from deadpool.proto.vault.layout import PIN, SLOT_NAMES, UNIQUE, reserve, slot_path
+from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.wire import Put
+from deadpool.trainer_hooks.checkpoints.agreement import Turn
+from deadpool.trainer_hooks.protection.commit import CommitBoard
+from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.peers import Peers, exchange
+from deadpool.trainer_hooks.protection.pipeline import Boundary, Counters, Protector
+from deadpool.trainer_hooks.protection.replicate import VaultClient
+from deadpool.trainer_hooks.protection.schedule import Rhythm
+from deadpool.trainer_hooks.protection.slots import OwnSlots
+from deadpool.trainer_hooks.protection.state import TrainingState
+from deadpool.trainer_hooks.protection.verify import Verifier
+
+TOKEN = make_token()
+SLOT_BYTES = 1 << 20
+
+
+class Holder(VaultClient):
+    """A holder that refuses as long as it is full; `full` is what it says."""
+
+    full = ""
+
+    def reserve(self, rank: int, slot_bytes: int) -> None:
+        self._refuse_if_full()
+        super().reserve(rank, slot_bytes)
+
+    def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None:
+        self._refuse_if_full()
+        super().put(request, data, tables, page)
+
+    def _refuse_if_full(self) -> None:
+        if self.full:
+            raise SnapshotError(self.full)
+
+
+class Rank:
+    """One rank's protection. Each has a node of its own, whose agent's receiver holds the other's replicas."""
+
+    def __init__(self, rank: int, folder: Path, store: Store, holder: ReplicaServer, compare_every: int = 0) -> None:
+        torch.manual_seed(0)
+        self.rank, self.folder = rank, folder
+        self.model = nn.Linear(8, 8)
+        self.own = nn.Linear(4, 4)  # differs from rank to rank
+        self.state = TrainingState(models={"model": self.model, f"own{rank}": self.own}, optimizers={}, extra={})
+        for name in SLOT_NAMES:
+            reserve(slot_path(folder, SlotKind.SNAPSHOT, rank, name), SLOT_BYTES)
+        self.slots = OwnSlots(folder, rank, CpuEngine())
+        self.cancelled, self.counters = threading.Event(), Counters()
+        self.troubles: list[Exception] = []
+        self.refused: list[tuple[int, str]] = []
+        self.peers: Peers = {}
+        self.turn = Turn(store, 2, 0, lambda: True)
+        self.differing: list[tuple[int, tuple[int, ...]]] = []
+        self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), TOKEN)
+
+        def compare(step: int, sums: dict[str, int]) -> Peers | None:
+            return exchange(store, step=step, rank=rank, world_size=2, node_id=f"node{rank}", sums=sums, cancelled=self.cancelled)
+
+        self.protector = Protector(
+            rank=rank,
+            generation=1,
+            slots=lambda: self.slots,
+            engine=CpuEngine(),
+            holders=[self.holder],
+            board=CommitBoard(store, 2, self.cancelled),
+            exchange=compare,
+            rhythm=Rhythm(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every),
+            peers=self.peers,
+            commit_step=NO_STEP,
+            counters=self.counters,
+            cancelled=self.cancelled,
+            on_commit=lambda step: None,
+            on_refused=lambda step, reason: self.refused.append((step, reason)),
+            on_trouble=self.troubles.append,
+            turn=self.turn,
+            verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
+            on_differing=lambda step, verdict, good_step: self.differing.append((step, verdict.ranks)),
+        )
+
+    def boundary(self, step: int) -> Boundary:
+        held = self.state.held()
+        return Boundary(
+            state=StateId(generation=1, step=step),
+            held=held,
+            sources=[each.tensor for each in held],
+            versions=[each.tensor._version for each in held],
+            meta=self.state.capture_meta(),
+        )
+
+    def protect(self, step: int) -> Boundary:
+        self.protector.fence()
+        with torch.no_grad():
+            self.model.weight += 1
+        boundary = self.boundary(step)
+        self.protector.submit(boundary)
+        return boundary
+
+    def kept(self) -> list[int]:
+        """Returns the steps whose slots are pinned as persistent checkpoints."""
+        return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{PIN}-*"))
+
+    def steps_held(self) -> set[int]:
+        return {state.step for state in self.slots.held() if state is not None}
+
+
+@pytest.fixture
+def compare_every() -> int:
+    return 0
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, compare_every: int) -> Iterator[list[Rank]]:
+    folders = [tmp_path / f"node{rank}" for rank in range(2)]
+    servers = [ReplicaServer("127.0.0.1", TOKEN) for _ in folders]
+    for folder, server in zip(folders, servers, strict=True):
+        folder.mkdir()
+        server.start(folder)
+    store = HashStore()
+    ranks = [Rank(rank, folder, store, servers[1 - rank], compare_every) for rank, folder in enumerate(folders)]
+    yield ranks
+    for rank in ranks:
+        rank.protector.quiesce()
+    for server in servers:
+        server.close()
+    assert not [rank.troubles for rank in ranks if rank.troubles]
+
+
+def test_states_are_committed_in_order_and_only_what_is_unique_travels(ranks: list[Rank]) -> None:
+    for step in range(4):
+        for rank in ranks:
+            rank.protect(step)
+    for rank in ranks:
+        assert rank.protector.wait_done(3)
+        assert rank.steps_held() == {2, 3}
+        slot = rank.slots.find(StateId(generation=1, step=3))
+        assert slot is not None
+        unique = {item.key for item in slot.tables.layout.items if item.peers == UNIQUE}
+        assert unique == {f"model/own{rank.rank}.weight", f"model/own{rank.rank}.bias"}
+        assert slot.tables.layout.peer_sets == ((1 - rank.rank,),)
+        assert rank.counters.commits >= 3
+
+
+def test_the_older_slot_stays_until_the_newer_state_is_committed_everywhere(ranks: list[Rank]) -> None:
+    first, second = ranks
+    for rank in ranks:
+        rank.protect(0)
+    for rank in ranks:
+        assert rank.protector.wait_done(0)
+    first.protect(1)  # the exchange of this step needs the other rank as well
+    second.protect(1)
+    assert first.protector.wait_done(1)
+    first.protect(2).settled.wait(10)
+    late = first.protect(3)  # the other has not protected step 2: S_1 may still be needed
+    first.protector.quiesce()
+    assert late.settled.is_set()
+    assert first.steps_held() == {1, 2}
+
+
+def test_a_state_that_changes_under_the_copy_is_not_sealed(ranks: list[Rank]) -> None:
+    first, _ = ranks
+    boundary = first.boundary(0)
+    with torch.no_grad():
+        first.model.weight += 1
+    first.protector.submit(boundary)
+    assert boundary.settled.wait(10)
+    assert first.steps_held() == set()
+
+
+def test_quiesce_seals_what_can_be_sealed_and_ends_all_waiting(ranks: list[Rank]) -> None:
+    first, _ = ranks
+    first.protect(0)
+    waiting = threading.Thread(target=lambda: first.protector.wait_done(0))
+    waiting.start()
+    first.cancelled.set()
+    first.protector.wake()
+    first.protector.quiesce()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert first.steps_held() == {0}
+    after = first.boundary(1)
+    first.protector.submit(after)
+    assert after.settled.wait(10)
+    assert first.steps_held() == {0}
+
+
+def test_what_a_holder_refuses_is_not_committed_and_the_newest_commit_stays_until_it_is_protected_again(
+    ranks: list[Rank],
+) -> None:
+    first, second = ranks
+
+    def both(step: int) -> None:
+        for rank in ranks:
+            rank.protect(step)
+        for rank in ranks:
+            assert rank.protector.wait_done(step)
+
+    both(0)
+    both(1)
+    first.holder.full = "no room"
+    both(2)
+    both(3)
+    both(4)  # a pause: nobody tries
+    assert (first.refused, second.refused) == ([(2, "no room"), (2, ""), (3, "no room"), (3, "")], [(2, ""), (3, "")])
+    assert all(1 in rank.steps_held() for rank in ranks)
+    assert [rank.protector.commit_step for rank in ranks] == [1, 1]
+    first.holder.full = ""
+    both(5)
+    assert [rank.protector.commit_step for rank in ranks] == [5, 5]
+    assert all(rank.steps_held() >= {5} for rank in ranks)
+
+
+def test_a_slot_that_cannot_grow_is_refused_in_the_middle_of_an_exchange(ranks: list[Rank]) -> None:
+    """The other rank waits for what this one holds, and must not wait for ever."""
+    first, second = ranks
+    first.model.big = nn.Parameter(torch.zeros(1).expand(1 << 50))  # more than any machine has room for, without memory
+    for rank in ranks:
+        rank.protect(0)
+    for rank in ranks:
+        assert rank.protector.wait_done(0)
+    assert first.refused[0][0] == 0
+    assert "bytes more" in first.refused[0][1]
+    assert second.refused == [(0, "")]
+    del first.model.big
+    for rank in ranks:
+        rank.protect(1)
+    for rank in ranks:
+        assert rank.protector.wait_done(1)
+        assert rank.protector.commit_step == 1
+
+
+def commit(ranks: list[Rank], step: int) -> None:
+    for rank in ranks:
+        rank.protect(step)
+    for rank in ranks:
+        assert rank.protector.wait_done(step)
+
+
+def test_a_checkpoint_that_is_asked_for_is_of_the_next_state(ranks: list[Rank]) -> None:
+    for step in range(4):
+        commit(ranks, step)
+    ranks[0].turn.ask()
+    commit(ranks, 4)
+    assert [rank.kept() for rank in ranks] == [[4], [4]]
+
+
+@pytest.mark.parametrize("compare_every", [100])
+def test_where_ranks_compare_it_is_of_the_next_state_that_they_have_compared(ranks: list[Rank]) -> None:
+    for step in range(4):
+        commit(ranks, step)
+    ranks[0].turn.ask()
+    with torch.no_grad():
+        ranks[1].model.weight[0, 0] += 1
+    commit(ranks, 4)
+    assert [rank.kept() for rank in ranks] == [[], []]
+    commit(ranks, 5)
+    assert ranks[0].differing == [(5, (0, 1))]  # two hold it: nobody can tell who is right, and the parts will not fit either
+    assert [rank.kept() for rank in ranks] == [[5], [5]]
+    commit(ranks, 6)
+    assert [rank.kept() for rank in ranks] == [[5], [5]]

@@ -1,0 +1,143 @@
+"""What a lost rank is restored from, byte by byte: its replica and its peers' snapshots, over real connections."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.proto.messages import NO_STEP, Endpoint, Misfit, Peer, SlotKind, Source, SourceKind
+from deadpool.proto.secret import make_token
+from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, checksum, reserve, slot_path
+from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.wire import Put
+from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.pipeline import layout_of
+from deadpool.trainer_hooks.protection.replicate import VaultClient
+from deadpool.trainer_hooks.protection.restore import BadCopiesError, from_elsewhere
+from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
+from deadpool.trainer_hooks.protection.state import TrainingState, pack_meta
+
+TOKEN = make_token()
+LOST = 2  # the rank whose node is gone; its replica lies with rank 0
+STATE = StateId(generation=1, step=7)
+
+
+class Rank:
+    """A rank on a node of its own. All hold the same `model`, each an `own` part."""
+
+    def __init__(self, rank: int, folder: Path) -> None:
+        folder.mkdir()
+        self.rank, self.folder = rank, folder
+        self.server = ReplicaServer("127.0.0.1", TOKEN)
+        self.server.start(folder)
+        self.endpoint = Endpoint(node_id=f"node{rank}", host="127.0.0.1", port=self.server.port)
+        torch.manual_seed(0)
+        self.model, self.own = nn.Linear(8, 8), nn.Linear(4, 4)
+        torch.nn.init.constant_(self.own.weight, rank)
+        self.state = TrainingState(models={"model": self.model, "own": self.own}, optimizers={}, extra={})
+
+    def flip(self) -> None:
+        """A bit of a parameter flips, before the state is sealed."""
+        self.model.weight.data.view(torch.int32)[3, 3] ^= 1
+
+    def seal(self) -> OpenSlot:
+        held = self.state.held()
+        others = tuple(sorted({0, 1, 2} - {self.rank}))
+        layout = layout_of(held, {each.key: others for each in held if "/model." in each.key})
+        assert layout.peer_sets == (others,)
+        meta = pack_meta(self.state.capture_meta())
+        size_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
+        for name in SLOT_NAMES:
+            reserve(slot_path(self.folder, SlotKind.SNAPSHOT, self.rank, name), size_bytes)
+        slots = OwnSlots(self.folder, self.rank, CpuEngine())
+        index = slots.to_write((NO_STEP,), size_bytes)
+        by_key = {each.key: each.tensor for each in held}
+        CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset))
+        data = slots.data(index, data_offset, layout)
+        sums = [checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items]
+        return slots.seal(index, STATE, layout, meta, sums, data_offset)
+
+    def replicate(self, slot: OpenSlot, holder: Endpoint) -> None:
+        client, header = VaultClient(holder, TOKEN), slot.header.as_replica()
+        client.reserve(self.rank, header.slot_bytes)
+        put = Put(
+            rank=self.rank, generation=STATE.generation, step=STATE.step, keep_step=NO_STEP, data_offset=header.data_offset,
+            data_bytes=header.data_bytes, tables_bytes=header.tables_bytes, sender_generation=1,
+        )  # fmt: skip
+        client.put(put, [slot.data[: header.data_bytes]], bytes(slot.raw_tables), header.to_page())
+        client.close()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
+    ranks = [Rank(rank, tmp_path / str(rank)) for rank in range(3)]
+    yield ranks
+    for rank in ranks:
+        rank.server.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("replica-"):
+            thread.join(10.0)
+
+
+def sealed(ranks: list[Rank]) -> Source:
+    """All seal their state, the lost one replicates it; returns the source that a plan would name."""
+    slots = [rank.seal() for rank in ranks]
+    ranks[LOST].replicate(slots[LOST], ranks[0].endpoint)
+    peers = tuple(Peer(rank=rank.rank, slot_generation=1, endpoint=rank.endpoint) for rank in ranks[:LOST])
+    return Source(rank=LOST, kind=SourceKind.REPLICA, slot_generation=1, endpoint=ranks[0].endpoint, peers=peers)
+
+
+def misfit(peer: int) -> Misfit:
+    return Misfit(rank=LOST, generation=1, step=7, peer=peer, peer_generation=1)
+
+
+def test_a_rank_gets_its_own_part_from_the_replica_and_the_rest_from_a_peer(ranks: list[Rank], tmp_path: Path) -> None:
+    source, new = sealed(ranks), Rank(9, tmp_path / "new")
+    ranks.append(new)
+    nn.init.zeros_(new.model.weight)
+    restored = from_elsewhere(new.state, source, STATE.step, TOKEN)
+    assert torch.equal(new.model.weight, ranks[LOST].model.weight)
+    assert torch.equal(new.own.weight, ranks[LOST].own.weight)
+    assert (restored.bad_copies, restored.misfits) == ((), ())
+
+
+def test_a_peer_that_differs_is_passed_over_and_named(ranks: list[Rank], tmp_path: Path) -> None:
+    ranks[0].flip()
+    source, new = sealed(ranks), Rank(9, tmp_path / "new")
+    ranks.append(new)
+    restored = from_elsewhere(new.state, source, STATE.step, TOKEN)
+    assert torch.equal(new.model.weight, ranks[LOST].model.weight)
+    assert restored.misfits == (misfit(0),)
+
+
+def test_a_replica_that_no_peer_fits_is_not_restored_and_every_contradiction_is_named(ranks: list[Rank], tmp_path: Path) -> None:
+    ranks[LOST].flip()
+    source, new = sealed(ranks), Rank(9, tmp_path / "new")
+    ranks.append(new)
+    before = new.model.weight.clone()
+    with pytest.raises(BadCopiesError, match=r"no peer gave back model/model\.weight") as raised:
+        from_elsewhere(new.state, source, STATE.step, TOKEN)
+    assert (raised.value.copies, raised.value.misfits) == ((), (misfit(0), misfit(1)))
+    assert torch.equal(new.model.weight, before)
+
+
+def test_a_peer_that_is_out_of_reach_or_bad_is_no_contradiction(ranks: list[Rank], tmp_path: Path) -> None:
+    source, new = sealed(ranks), Rank(9, tmp_path / "new")
+    ranks.append(new)
+    ranks[1].server.close()
+    path = slot_path(ranks[0].folder, SlotKind.SNAPSHOT, 0, SLOT_NAMES[0])
+    data = bytearray(path.read_bytes())
+    raw = ranks[0].model.weight.detach().numpy().tobytes()
+    data[data.find(raw)] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BadCopiesError) as raised:
+        from_elsewhere(new.state, source, STATE.step, TOKEN)
+    ((bad,), misfits) = raised.value.copies, raised.value.misfits
+    assert (bad.node_id, bad.kind, bad.rank, misfits) == ("node0", SlotKind.SNAPSHOT, 0, ())
+    slot = SlotFile(path)
+    assert slot.header() is None  # no report names it any more
+    slot.close()

@@ -1,0 +1,158 @@
+"""What the state consists of, what comes back from a slot, and how large it will be."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from deadpool.host.errors import ConfigError, SnapshotError
+from deadpool.proto.messages import SlotKind
+from deadpool.proto.vault.layout import SLOT_NAMES, checksum, reserve, slot_path
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.pipeline import layout_of
+from deadpool.trainer_hooks.protection.restore import from_own_slot
+from deadpool.trainer_hooks.protection.sizes import expected_growth
+from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
+from deadpool.trainer_hooks.protection.state import TrainingState, check_meta, pack_meta
+
+
+class Training:
+    """A small model with buffers, an optimizer with state, a scheduler."""
+
+    def __init__(self, width: int = 4) -> None:
+        self.model = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.Dropout(0.5))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, gamma=0.9)
+        self.width = width
+        self.state = TrainingState(
+            models={"model": self.model}, optimizers={"optimizer": self.optimizer}, extra={"scheduler": self.scheduler}
+        )
+
+    def step(self) -> float:
+        loss: torch.Tensor
+        self.optimizer.zero_grad()
+        loss = self.model(torch.randn(3, self.width)).square().mean()
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.scheduler.step()
+        return loss.item() + random.random()
+
+
+def save(training: Training, folder: Path, state: StateId) -> OwnSlots:
+    """Writes the training's state to a slot as the protect thread does."""
+    held = training.state.held()
+    layout = layout_of(held, {})
+    meta = pack_meta(training.state.capture_meta())
+    size_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
+    for name in SLOT_NAMES:
+        reserve(slot_path(folder, SlotKind.SNAPSHOT, 0, name), size_bytes)
+    slots = OwnSlots(folder, 0, CpuEngine())
+    index = slots.to_write((-1,), size_bytes)
+    by_key = {each.key: each.tensor for each in held}
+    CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset))
+    data = slots.data(index, data_offset, layout)
+    sums = [checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items]
+    slots.seal(index, state, layout, meta, sums, data_offset)
+    return slots
+
+
+def test_the_steps_after_a_restore_are_the_same(tmp_path: Path) -> None:
+    training, state = Training(), StateId(generation=1, step=2)
+    training.step()
+    training.step()
+    slots = save(training, tmp_path, state)
+    expected = [training.step() for _ in range(3)]
+    from_own_slot(training.state, slots, state, "node0")
+    assert [training.step() for _ in range(3)] == expected
+
+
+def test_a_joiner_gets_the_state_whatever_it_has_rehearsed(tmp_path: Path) -> None:
+    training, state = Training(), StateId(generation=1, step=0)
+    slots = save(training, tmp_path, state)  # S_0: the optimizer holds nothing yet
+    expected = [training.step() for _ in range(3)]
+    joiner = Training()
+    joiner.step()
+    from_own_slot(joiner.state, slots, state, "node0")
+    assert not joiner.optimizer.state
+    assert [joiner.step() for _ in range(3)] == expected
+
+
+def test_missing_optimizer_state_is_made(tmp_path: Path) -> None:
+    training, state = Training(), StateId(generation=1, step=1)
+    training.step()
+    slots = save(training, tmp_path, state)
+    expected = training.step()
+    fresh = Training()
+    from_own_slot(fresh.state, slots, state, "node0")
+    assert fresh.step() == expected
+
+
+def test_a_damaged_item_is_never_restored_and_its_slot_is_given_up(tmp_path: Path) -> None:
+    training, state = Training(), StateId(generation=1, step=0)
+    slots = save(training, tmp_path, state)
+    slot = slots.find(state)
+    assert slot is not None
+    slot.data[5] ^= 1
+    before = [parameter.clone() for parameter in training.model.parameters()]
+    with pytest.raises(SnapshotError, match="fails its checksum"):
+        from_own_slot(training.state, slots, state, "node0")
+    assert all(torch.equal(now, then) for now, then in zip(training.model.parameters(), before, strict=True))
+    assert slots.find(state) is None
+
+
+def test_a_sealed_slot_is_taken_for_the_state_only_if_it_is_whole(tmp_path: Path) -> None:
+    """A survivor that goes back to the state which it holds would else replicate and commit the bad copy."""
+    training, state = Training(), StateId(generation=1, step=0)
+    slots = save(training, tmp_path, state)
+    slot = slots.find_whole(state)
+    assert slot is not None
+    slot.data[5] ^= 1
+    assert slots.find_whole(state) is None
+    assert slots.held() == [None, None]
+
+
+def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:
+    slots = save(Training(), tmp_path, StateId(generation=1, step=0))
+    with pytest.raises(SnapshotError, match=r"another model|the model"):
+        from_own_slot(Training(width=5).state, slots, StateId(generation=1, step=0), "node0")
+
+
+def test_the_list_of_tensors_is_made_anew_only_when_they_change() -> None:
+    training = Training()
+    first = training.state.held()
+    assert training.state.held() is first
+    training.step()
+    assert training.state.held() is not first
+    assert {each.key for each in training.state.held() if each.volatile} == {
+        f"buffer/model.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")
+    }
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
+def test_expected_growth_is_enough(kind: type[torch.optim.Optimizer]) -> None:
+    model = nn.Linear(64, 64)
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    items, growth_bytes = expected_growth([optimizer])
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    tensors = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
+    assert items >= len(tensors) or kind is torch.optim.Adafactor
+    assert growth_bytes >= sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert expected_growth([optimizer]) == (0, 0) or not tensors
+
+
+def test_an_extra_that_could_not_be_read_back_is_refused() -> None:
+    training = Training()
+
+    class Exotic:
+        def state_dict(self) -> dict[str, object]:
+            return {"path": Path("x")}
+
+        def load_state_dict(self, state_dict: dict[str, object]) -> None: ...
+
+    state = TrainingState(models={"model": training.model}, optimizers={}, extra={"loader": Exotic()})
+    with pytest.raises(ConfigError, match="cannot be restored safely"):
+        check_meta(state.capture_meta())

@@ -1,0 +1,164 @@
+"""A rank's part in the protocol: orders, breaks and boundaries in every order in which they can come."""
+
+import pytest
+
+from deadpool.proto.messages import NO_STEP, Quiesce, RankBroken, RankFailed, RankFinished, RankPrepared, Reform, Release
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, Phase, Recover
+
+
+def quiesce(generation: int) -> Quiesce:
+    return Quiesce(generation=generation, reason="node1 lost")
+
+
+def reform(generation: int, resume_step: int, commit_step: int = NO_STEP) -> Reform:
+    return Reform(
+        generation=generation,
+        resume_step=resume_step,
+        commit_step=commit_step,
+        store_host="h",
+        store_port=1,
+        placements=(),
+        sources=(),
+    )
+
+
+def prepared(generation: int, live: tuple[int, int] | None = None, commit_step: int = NO_STEP) -> RankPrepared:
+    live_generation, live_step = live or (0, NO_STEP)
+    return RankPrepared(
+        generation=generation, rank=0, live_generation=live_generation, live_step=live_step, commit_step=commit_step
+    )
+
+
+@pytest.fixture
+def running() -> Member:
+    """In step 5 of generation 1."""
+    member = Member(rank=0, generation=1, joiner=False)
+    member.begun(4)
+    rehearse(member)
+    assert member.boundary(4)
+    return member
+
+
+def rehearse(member: Member) -> None:
+    while not member.rehearsed:
+        member.attempted()
+
+
+def kinds(actions: list[Action]) -> list[type]:
+    return [type(action) for action in actions]
+
+
+def test_an_order_breaks_the_step_and_the_rank_reports_its_clean_state(running: Member) -> None:
+    running.commit_known(1, 4)
+    assert kinds(running.quiesce(quiesce(2))) == [Break]
+    assert not running.boundary(5)
+    assert running.quiesced(clean=True) == [prepared(2, (1, 5), commit_step=4)]
+    assert running.reform(reform(2, 5)) == [Recover(order=reform(2, 5))]
+    assert running.restored(reform(2, 5), StateId(generation=1, step=5))
+    assert (running.phase, running.running) == (Phase.RUN, 2)
+
+
+def test_a_break_of_its_own_is_reported_once_and_waits_for_the_order(running: Member) -> None:
+    assert kinds(running.collective_failed(1, "connection closed")) == [RankBroken]
+    assert running.collective_failed(1, "connection closed") == []
+    assert running.quiesced(clean=True) == []
+    assert running.quiesce(quiesce(2)) == [prepared(2, (1, 5))]
+
+
+def test_a_state_caught_in_optimizer_step_is_not_offered(running: Member) -> None:
+    assert running.optimizer_began()
+    running.quiesce(quiesce(2))
+    assert running.quiesced(clean=True) == [prepared(2)]
+
+
+def test_a_state_that_something_else_changed_is_not_offered(running: Member) -> None:
+    running.quiesce(quiesce(2))
+    assert not running.optimizer_began()
+    assert running.quiesced(clean=False) == [prepared(2)]
+
+
+def test_late_orders_change_nothing(running: Member) -> None:
+    assert running.quiesce(quiesce(1)) == []
+    assert running.reform(reform(1, 3)) == []
+    assert running.collective_failed(0, "late") == []
+    running.commit_known(0, 99)
+    assert (running.phase, running.commit_step) == (Phase.RUN, NO_STEP)
+    assert running.boundary(5)
+
+
+def test_a_second_failure_while_waiting_is_answered_at_once(running: Member) -> None:
+    running.quiesce(quiesce(2))
+    running.quiesced(clean=True)
+    assert running.quiesce(quiesce(3)) == [prepared(3, (1, 5))]
+    assert running.reform(reform(2, 5)) == []
+
+
+def test_a_second_failure_during_the_restore(running: Member) -> None:
+    running.quiesce(quiesce(2))
+    running.quiesced(clean=True)
+    running.reform(reform(2, 4))
+    running.restoring(in_place=False)
+    assert kinds(running.quiesce(quiesce(3))) == [Break]
+    assert not running.restored(reform(2, 4), StateId(generation=1, step=4))
+    assert running.recovery_failed(reform(2, 4), "restore", "cut short") == [prepared(3)]
+
+
+def test_a_failed_reform_is_reported_and_the_live_state_kept(running: Member) -> None:
+    running.quiesce(quiesce(2))
+    running.quiesced(clean=True)
+    running.reform(reform(2, 5))
+    assert kinds(running.recovery_failed(reform(2, 5), "reform", "refused")) == [RankFailed]
+    assert running.quiesce(quiesce(3)) == [prepared(3, (1, 5))]
+
+
+def test_a_joiner_reports_when_it_has_rehearsed_for_the_newest_generation() -> None:
+    joiner = Member(rank=0, generation=2, joiner=True)
+    assert joiner.optimizer_began()
+    assert joiner.quiesce(quiesce(3)) == []
+    rehearse(joiner)
+    assert joiner.quiesced(clean=False) == [prepared(3)]
+    joiner.reform(reform(3, 7, commit_step=6))
+    assert joiner.restored(reform(3, 7, commit_step=6), StateId(generation=1, step=7))
+    assert (joiner.live, joiner.commit_step) == (StateId(generation=1, step=7), 6)
+
+
+def test_a_restored_state_keeps_its_identity_and_the_commit_never_lies_behind_it(running: Member) -> None:
+    running.commit_known(1, 5)
+    running.quiesce(quiesce(2))
+    running.quiesced(clean=True)
+    running.reform(reform(2, 4, commit_step=5))
+    assert running.restored(reform(2, 4, commit_step=5), StateId(generation=1, step=4))
+    assert running.commit_step == 4
+    assert running.boundary(4)
+    assert running.live == StateId(generation=2, step=5)
+
+
+def test_a_finished_rank_can_still_take_part_until_it_is_released(running: Member) -> None:
+    assert kinds(running.finished(5)) == [RankFinished]
+    assert kinds(running.quiesce(quiesce(2))) == [Break]
+    assert running.quiesced(clean=True) == [prepared(2, (1, 5))]
+    running.reform(reform(2, 5))
+    running.restored(reform(2, 5), StateId(generation=1, step=5))
+    assert kinds(running.finished(5)) == [RankFinished]
+    running.release(Release(generation=1))
+    assert running.phase.value == "finished"
+    running.release(Release(generation=2))
+    assert running.phase.value == "released"
+
+
+def test_a_released_rank_leaves_rather_than_going_on_with_muted_groups(running: Member) -> None:
+    running.finished(5)
+    running.release(Release(generation=1))
+    assert running.collective_failed(1, "reset") == [Leave()]
+    assert running.quiesce(quiesce(2)) == [Leave()]
+
+
+def test_a_break_before_the_loop_is_entered() -> None:
+    member = Member(rank=0, generation=1, joiner=False)
+    member.quiesce(quiesce(2))
+    member.begun(0)
+    assert member.phase is Phase.BROKEN
+    assert not member.rehearsed  # two attempts, muted, come first
+    rehearse(member)
+    assert member.quiesced(clean=True) == [prepared(2, (1, 0))]

@@ -1,0 +1,177 @@
+"""One generation of this process's groups: is it broken, which works are in flight, which inner groups are open.
+
+A generation breaks once: by an order, or because a collective failed by itself. From then on its works end without an error
+whatever the inner works do, and its inner groups are aborted. A work, future or error that comes late finds its own generation
+here, long broken, and never a newer one.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from deadpool.proto.call_record import CallRecord
+from deadpool.trainer_hooks.groups.daemon_threads import run_aside
+from deadpool.trainer_hooks.groups.inner import InnerGroup, abort
+
+log = logging.getLogger(__name__)
+_POLL_S = 0.002
+_POLL_S_MAX = 0.5
+_SWEEP_AT = 64  # works in flight; a script may drop works without ever waiting for them
+
+
+class PendingWork(Protocol):
+    """A work that was handed out and whose inner work may still run. `calls`: of its group."""
+
+    calls: "Calls"
+    operation: str
+
+    def settle(self) -> None:
+        """Ends the work for whoever waits for it, without an error."""
+
+    def inner_ended(self) -> bool:
+        """True once the inner work will touch the tensors no more."""
+
+
+class Generation:
+    """`number`: the job's generation. `broken` is read on every call, hence a plain attribute."""
+
+    def __init__(self, number: int, on_broken: Callable[[int, str], None]) -> None:
+        self.number = number
+        self.broken = False
+        self._inners: dict[InnerGroup, Calls] = {}
+        self.pending: dict[int, PendingWork] = {}
+        self._on_broken = on_broken
+        self._lock = threading.Lock()
+        self._sweep_at = _SWEEP_AT
+
+    def break_up(self, reason: str) -> bool:
+        """Settles all works in flight and aborts all inner groups. Returns False when the generation was broken already."""
+        with self._lock:
+            if self.broken:
+                return False
+            self.broken = True
+            inners = list(self._inners)
+        log.info("generation %d breaks: %s", self.number, reason)
+        for work in list(self.pending.values()):
+            work.settle()
+        abort(inners)
+        return True
+
+    def lose_connections(self) -> None:
+        """Ends all connections while the generation is live: its collectives fail by themselves."""
+        with self._lock:
+            inners = list(self._inners)
+        for inner in inners:
+            inner.shut()
+
+    def fail(self, error: str) -> None:
+        """A collective failed by itself: reports it, and breaks the generation.
+
+        In this order: from the break on all calls are echoed, and whoever has not heard of it by then would take the step in
+        which that happens, and the next ones, for complete. A second thread that fails meanwhile reports it as well.
+        """
+        if not self.broken:
+            self._on_broken(self.number, error)
+            self.break_up(error)
+
+    def add(self, inner: InnerGroup, calls: "Calls") -> None:
+        """Takes in a group that was opened."""
+        with self._lock:
+            self._inners[inner] = calls
+            broken = self.broken
+        if broken:
+            abort([inner])
+
+    def remove(self, inner: InnerGroup, calls: "Calls") -> None:
+        """Aborts a group that its user has destroyed, and frees it once its works have ended."""
+        if self.broken:
+            return  # aborted already; freed with the others
+        abort([inner])
+        self._free_when(lambda: all(work.calls is not calls for work in self._unended()), [inner])
+
+    def watch(self, work: PendingWork) -> None:
+        """Keeps `work` until its inner work has ended; settles it at once when the generation broke meanwhile."""
+        self.pending[id(work)] = work
+        if len(self.pending) > self._sweep_at:
+            self._unended()
+            self._sweep_at = 2 * len(self.pending) + _SWEEP_AT
+        if self.broken:
+            work.settle()
+
+    def forget(self, work: PendingWork) -> None:
+        """The inner work of `work` has ended."""
+        self.pending.pop(id(work), None)
+
+    def is_quiet(self) -> bool:
+        """True when no inner work runs: nothing of this generation will touch a tensor again."""
+        return not self._unended()
+
+    def wait_until_quiet(self, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        while not self.is_quiet():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def pending_operations(self) -> list[str]:
+        return [work.operation for work in self._unended()]
+
+    def bury(self) -> None:
+        """Frees the inner groups of a broken generation once all works have ended."""
+        with self._lock:
+            inners = list(self._inners)
+        self._free_when(self.is_quiet, inners)
+
+    def _unended(self) -> list[PendingWork]:
+        """The works whose inner work runs; lets go of the others, also where nobody has waited for them."""
+        return [work for work in list(self.pending.values()) if not work.inner_ended()]
+
+    def _free_when(self, ended: Callable[[], bool], inners: list[InnerGroup]) -> None:
+        """Frees in a thread of its own: freeing a Gloo group joins its threads with the interpreter's lock held.
+
+        With an operation that is stuck (until the group's timeout) it would stop the whole process.
+        """
+
+        def free() -> None:
+            wait_s = _POLL_S
+            while not ended():
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, _POLL_S_MAX)
+            with self._lock:
+                for inner in inners:
+                    self._inners.pop(inner, None)
+            for inner in inners:
+                inner.release()
+
+        run_aside(free)
+
+
+class Calls:
+    """Counts one group's calls of one generation, in the call record if there is one. `place`: (rank, size) in the group.
+
+    Numbers start again with each generation, on every rank alike. A call that a break cuts off stays open in the record.
+    """
+
+    def __init__(self, record: CallRecord | None, row: int, place: tuple[int, int]) -> None:
+        self.place = place
+        self._record = record
+        self._row = row
+        self._entered = itertools.count(1)
+        self._completed = itertools.count(1)
+        if record is not None:
+            record.entered(row, b"", 0)
+            record.completed(row, 0)
+
+    def enter(self, operation: bytes) -> None:
+        number = next(self._entered)
+        if self._record is not None:
+            self._record.entered(self._row, operation, number)
+
+    def complete(self) -> None:
+        number = next(self._completed)
+        if self._record is not None:
+            self._record.completed(self._row, number)

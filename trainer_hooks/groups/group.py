@@ -1,0 +1,300 @@
+"""The process group that torch and the script hold: one object for ever, an inner group per generation.
+
+Every method of dist.ProcessGroup is one of these: a collective (found by introspection, forwarded to the inner group while its
+generation is whole, echoed otherwise), a question that is answered from the inner group, or something named in NOT_FORWARDED.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup, HashStore, PrefixStore, Store
+from torch.distributed.distributed_c10d import GroupName
+
+from deadpool.trainer_hooks.groups import muted
+from deadpool.trainer_hooks.groups.generation import Calls, Generation
+from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
+from deadpool.trainer_hooks.groups.works import (
+    GroupWork,
+    MutedWork,
+    SlicedWork,
+    StreamWork,
+    ThreadWork,
+    call_aside,
+    is_usage_error,
+)
+
+if TYPE_CHECKING:
+    from deadpool.trainer_hooks.groups.registry import Groups
+
+BACKEND = "deadpool"
+
+NOT_FORWARDED = {
+    "rank": "never changes: the base class answers",
+    "size": "never changes: the base class answers",
+    "boxed": "about this object, not the inner one",
+    "unbox": "about this object, not the inner one",
+    "_id": "about this object, not the inner one",
+    "group_desc": "kept by the base class",
+    "_set_group_desc": "kept by the base class",
+    "bound_device_id": "kept by the base class; a bound device would make c10d split communicators instead of opening groups",
+    "use_pg_for_symm_mem_rendezvous": "kept by the base class",
+    "_register_backend": "the inner group has the backends",
+    "_set_default_backend": "the inner group has the backends",
+    "_set_sequence_number_for_group": "done when an inner group opens",
+    "merge_remote_group": "not supported: a group's members do not change",
+    "split_group": "not supported: new_group makes a group that can be opened again",
+}
+
+
+class Group(dist.ProcessGroup):
+    """Made by the backend's creator (groups.py). The names of methods are torch's, in all spellings that Python or C++ uses."""
+
+    def __init__(self, groups: "Groups", membership: Membership, timeout: timedelta) -> None:
+        super().__init__(membership.rank, membership.size)  # type: ignore[call-arg]
+        self.membership = membership
+        self.timeout = timeout
+        self._groups = groups
+        self._opened: tuple[InnerGroup, Any, Generation, Calls] | None = None
+        self._suspended: tuple[InnerGroup, Any, Generation, Calls] | None = None
+        self._fake: dist.ProcessGroup | None = None
+        self._coalescing: Any = None
+        self._row: int | None = None
+
+    def attach(self, inner: InnerGroup, generation: Generation) -> None:
+        """Uses `inner` from now on; calls are numbered from 1 again. A generation that has broken aborts it at once."""
+        assert inner.group is not None
+        calls = Calls(self._groups.record, self._record_row(), (self.membership.rank, self.membership.size))
+        self._opened, self._suspended = (inner, inner.group, generation, calls), None
+        generation.add(inner, calls)
+
+    def suspend(self, on: bool) -> None:
+        """While on, collectives are echoed although the inner group stays open."""
+        if on and self._opened is not None:
+            self._opened, self._suspended = None, self._opened
+        elif not on and self._suspended is not None:
+            self._opened, self._suspended = self._suspended, None
+
+    def detach(self) -> None:
+        """Aborts and frees the inner group, if there is one."""
+        opened, self._opened, self._suspended = self._opened or self._suspended, None, None
+        if opened is not None:
+            inner, _, generation, calls = opened
+            generation.remove(inner, calls)
+
+    def __del__(self) -> None:
+        self.detach()
+
+    def _record_row(self) -> int:
+        if self._row is None and self._groups.record is not None:
+            description = self.group_desc
+            label = self.membership.name if description in ("", "undefined") else f"{description}:{self.membership.name}"
+            self._row = self._groups.record.add_group(label)
+        return self._row or 0
+
+    def _live(self) -> Any:  # torch's stubs lack half of ProcessGroup
+        opened = self._opened
+        return None if opened is None or opened[2].broken else opened[1]
+
+    def _live_or_fake(self) -> Any:
+        """The inner group, or one without peers that can be asked the same questions."""
+        live = self._live()
+        if live is not None:
+            return live
+        if self._fake is None:
+            self._fake = _fake_group(self.membership)
+        return self._fake
+
+    def _muted_work(self, tensors: list[torch.Tensor]) -> MutedWork:
+        neighbour = (self.membership.rank + 1) % self.membership.size  # a plausible source; torch refuses oneself
+        return MutedWork(tensors, neighbour)
+
+    # -- who it is
+
+    def getBackendName(self) -> str:
+        return BACKEND
+
+    def name(self) -> str:
+        return BACKEND
+
+    _get_backend_name = name
+
+    def getGroupName(self) -> str:
+        return self.membership.name
+
+    @property
+    def group_name(self) -> GroupName:
+        return GroupName(self.membership.name)
+
+    def setGroupName(self, name: str) -> None:
+        assert name == self.membership.name, f"group {self.membership.name} cannot become {name}"
+
+    _set_group_name = setGroupName
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(device) for device in self.membership.devices]
+
+    def get_group_store(self) -> Store:
+        return PrefixStore(self.membership.name, self._groups.store)
+
+    # -- questions that the inner group answers
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._live_or_fake()._get_backend(device)
+
+    def _backend_id(self, backend_type: Any) -> int:
+        return int(self._live_or_fake()._backend_id(backend_type))
+
+    def _get_sequence_number_for_group(self) -> int:
+        live = self._live()
+        return 0 if live is None else int(live._get_sequence_number_for_group())
+
+    def _has_hooks(self) -> bool:
+        live = self._live()
+        return live is not None and bool(live._has_hooks())
+
+    def _register_on_completion_hook(self, hook: Any) -> None:
+        self._live_or_fake()._register_on_completion_hook(hook)
+
+    def _wait_for_pending_works(self) -> None:
+        live = self._live()
+        if live is not None:
+            live._wait_for_pending_works()
+
+    def _enable_collectives_timing(self) -> None:
+        live = self._live()
+        if live is not None:
+            live._enable_collectives_timing()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of this and of all later generations' operations."""
+        self.timeout = timeout
+        live = self._live()
+        if live is not None:
+            live.set_timeout(timeout)
+
+    # -- ends
+
+    def shutdown(self) -> None:
+        """destroy_process_group(group): the group is not opened again."""
+        self._groups.remove(self)
+
+    abort = shutdown
+
+    # -- coalescing (on CUDA): what is begun on an inner group is ended on the same one, whatever happened in between
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        live = self._live()
+        if live is not None:
+            live._start_coalescing(device)
+        self._coalescing = live
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        begun, self._coalescing = self._coalescing, None
+        opened = self._opened
+        if begun is None or opened is None or opened[1] is not begun:
+            return self._muted_work([])
+        try:
+            return StreamWork(opened[2], opened[3], begun._end_coalescing(device), "coalesced", ())
+        except RuntimeError as error:
+            if is_usage_error(error) and not opened[2].broken:
+                raise
+            opened[2].fail(f"coalesced: {error}")
+            return self._muted_work([])
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        opened = self._opened
+        if opened is None or opened[2].broken:
+            return
+        _, inner, generation, calls = opened
+        calls.enter(b"monitored_barrier")
+        call_aside(generation, "monitored_barrier", lambda: inner.monitored_barrier(timeout or self.timeout, wait_all_ranks))
+        if not generation.broken:
+            calls.complete()
+
+    def merge_remote_group(self, *args: Any, **kwargs: Any) -> dist.ProcessGroup:
+        raise NotImplementedError("a deadpool group does not change its members: make the group with new_group instead")
+
+    def split_group(self, *args: Any, **kwargs: Any) -> dist.ProcessGroup:
+        raise NotImplementedError("a deadpool group cannot be split: make the group with new_group instead")
+
+    splitGroup = split_group
+    mergeRemoteGroup = merge_remote_group
+
+
+def collectives() -> list[str]:
+    """Returns the methods of the installed torch's ProcessGroup that return a Work, in all their spellings."""
+    return [
+        name
+        for name in dir(dist.ProcessGroup)
+        if name != "_end_coalescing" and re.search(r"-> \S*Work\b", getattr(dist.ProcessGroup, name).__doc__ or "")
+    ]
+
+
+_work_classes: dict[str, type[GroupWork]] = {}  # of each collective on the CPU, found at its first call
+
+
+def _work_class(operation: str, inner: dist.Work) -> type[GroupWork]:
+    """Gloo's works that have a future can be waited for in slices; the others cannot."""
+    found = _work_classes.get(operation)
+    if found is None:
+        try:
+            inner.get_future()
+            found = SlicedWork
+        except RuntimeError:
+            found = ThreadWork
+        _work_classes[operation] = found
+    return found
+
+
+def _collective(operation: str) -> Callable[..., dist.Work]:
+    method = getattr(dist.ProcessGroup, operation)
+    label = operation.encode()[:24]
+
+    def call(self: Group, *args: Any, **kwargs: Any) -> dist.Work:
+        opened = self._opened
+        if opened is not None and not opened[2].broken:
+            _, inner, generation, calls = opened
+            calls.enter(label)
+            try:
+                work = method(inner, *args, **kwargs)
+            except RuntimeError as error:
+                if is_usage_error(error) and not generation.broken:
+                    raise
+                generation.fail(f"{operation}: {error}")
+            else:
+                if len(self.membership.devices) > 1 and _is_on_cuda(args):
+                    return StreamWork(generation, calls, work, operation, (*args, *kwargs.values()))
+                return _work_class(operation, work)(generation, calls, work, operation, (*args, *kwargs.values()))
+        given = (*args, *kwargs.values())
+        muted.echo(operation, self.membership.rank, self.membership.size, given)
+        return self._muted_work(muted.tensors_in(given[0]) if given else [])
+
+    call.__name__ = operation
+    call.__doc__ = f"dist.ProcessGroup.{operation}, or its echo while the generation is broken or muted."
+    return call
+
+
+def _is_on_cuda(args: tuple[Any, ...]) -> bool:
+    tensors = muted.tensors_in(list(args[:2]))
+    if tensors:
+        return tensors[0].is_cuda
+    device = getattr(args[0], "device", None) if args else None  # barrier's options
+    return device is None or device.type != "cpu"
+
+
+for _operation in collectives():
+    setattr(Group, _operation, _collective(_operation))
+
+
+def _fake_group(membership: Membership) -> dist.ProcessGroup:
+    group = dist.ProcessGroup(HashStore(), membership.rank, membership.size)
+    backend = FakeProcessGroup._create_internal(membership.rank, membership.size)
+    for device in membership.devices:
+        group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
+    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    return group

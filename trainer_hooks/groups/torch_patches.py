@@ -1,0 +1,78 @@
+"""Three functions of torch.distributed that need help with our groups. Installed by init_default, taken away by close.
+
+* `_tensor_to_object`, inside every object collective: what arrives while collectives are echoed may be no pickle. It gives None.
+* `batch_isend_irecv` coalesces only for groups whose type is exactly ProcessGroup; on NCCL, sends and receives one by one can
+  deadlock when two stages exchange both ways.
+* `monitored_barrier` refuses any backend that is not called gloo.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from deadpool.trainer_hooks.groups.group import Group
+
+
+class Quiet(Protocol):
+    @property
+    def quiet(self) -> bool: ...
+
+
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+def install(groups: Quiet) -> None:
+    """Puts the three in place of torch's; again for another registry."""
+    for name in ("_tensor_to_object", "batch_isend_irecv", "monitored_barrier"):
+        _originals.setdefault(name, getattr(distributed_c10d, name))
+    _set("_tensor_to_object", lambda tensor, size, group: _tensor_to_object(groups, tensor, size, group))
+    _set("batch_isend_irecv", _batch_isend_irecv)
+    _set("monitored_barrier", _monitored_barrier)
+
+
+def remove() -> None:
+    for name, original in _originals.items():
+        _set(name, original)
+
+
+def _set(name: str, function: Callable[..., Any]) -> None:
+    setattr(distributed_c10d, name, function)
+    if hasattr(dist, name):
+        setattr(dist, name, function)
+
+
+def _tensor_to_object(groups: Quiet, tensor: Any, size: Any, group: Any) -> Any:
+    try:
+        return _originals["_tensor_to_object"](tensor, size, group)
+    except Exception:  # whatever unpickling garbage may raise
+        if groups.quiet:
+            return None
+        raise
+
+
+def _batch_isend_irecv(p2p_op_list: list[dist.P2POp]) -> list[dist.Work]:
+    group = p2p_op_list[0].group or distributed_c10d._get_default_group()
+    device = p2p_op_list[0].tensor.device
+    if not isinstance(group, Group) or not group._get_backend(device).supports_coalescing:
+        works: list[dist.Work] = _originals["batch_isend_irecv"](p2p_op_list)
+        return works
+    distributed_c10d._check_p2p_op_list(p2p_op_list)
+    with distributed_c10d._coalescing_manager(group, device, async_ops=True) as manager:
+        for op in p2p_op_list:
+            peer = {"group_dst" if op.op is dist.isend else "group_src": op.group_peer}
+            op.op(op.tensor, group=op.group, tag=op.tag, **peer)
+    coalesced: list[dist.Work] = manager.works
+    return coalesced
+
+
+def _monitored_barrier(
+    group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    own = group or distributed_c10d._get_default_group()
+    if isinstance(own, Group):
+        own.monitored_barrier(timeout, wait_all_ranks)
+    else:
+        _originals["monitored_barrier"](group, timeout, wait_all_ranks)

@@ -1,0 +1,46 @@
+"""Who else holds these bytes? One rule for DDP, ZeRO, FSDP and whatever comes: same key and same checksum on another node.
+
+Every rank publishes for each of its items the hash of its key and its checksum. An item whose pair is found on another node is
+*replicated* (it need not travel: any of its holders can give it back), all others are *unique*. Nobody has to say which
+parallelism is used, a wrong claim cannot survive (the checksums differ), and a coincidence such as zeros on every rank is found
+out at the next exchange.
+"""
+
+import json
+import struct
+import threading
+from collections.abc import Mapping
+
+from torch._C._distributed_c10d import Store
+
+from deadpool.proto.vault.layout import checksum
+from deadpool.trainer_hooks.protection.commit import wait_for
+
+Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes; () is unique
+
+
+def exchange(
+    store: Store, *, step: int, rank: int, world_size: int, node_id: str, sums: Mapping[str, int], cancelled: threading.Event
+) -> Peers | None:
+    """Returns the peers of each of this rank's items at S_step; None when the generation ended before all had published.
+
+    RefusedError: another rank cannot protect S_step, and may not publish anything.
+    Traffic: 16 bytes an item, from every rank to every rank; done for a few steps of a job only (protect.py).
+    """
+    hashes = {key: checksum(key.encode()) for key in sums}
+    rows = b"".join(struct.pack("<QQ", hashes[key], value) for key, value in sums.items())
+    store.set(f"layout/{step}/{rank}", json.dumps(node_id).encode() + b"\n" + rows)  # type: ignore[arg-type]
+    others = [other for other in range(world_size) if other != rank]
+    keys = [f"layout/{step}/{other}" for other in others]
+    if others and not wait_for(store, keys, cancelled, refusable=step):
+        return None
+    held: dict[int, tuple[str, set[tuple[int, int]]]] = {}
+    for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
+        node, _, table = bytes(published).partition(b"\n")
+        held[other] = json.loads(node), set(struct.iter_unpack("<QQ", table))
+    return {key: _peers(held, node_id, (hashes[key], value)) for key, value in sums.items()}
+
+
+def _peers(held: Mapping[int, tuple[str, set[tuple[int, int]]]], node_id: str, pair: tuple[int, int]) -> tuple[int, ...]:
+    same = [(rank, node) for rank, (node, table) in held.items() if pair in table]
+    return tuple(sorted(rank for rank, _ in same)) if any(node != node_id for _, node in same) else ()

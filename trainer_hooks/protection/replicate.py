@@ -1,0 +1,102 @@
+"""H2H, the trainer's side: sends the unique part of a snapshot to its holders and fetches states from them.
+
+One connection to each holder for the life of a generation, opened when first needed and again after an error: an agent that
+was restarted costs a retry. Blocking sockets, used by the protect thread alone; `close` (any thread) ends what is under way.
+"""
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+
+from deadpool.host.errors import DeadpoolError, SnapshotError, UnavailableError
+from deadpool.proto.messages import Endpoint, SlotKind
+from deadpool.proto.secret import prove_as_client, receive_exactly
+from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
+from deadpool.proto.vault.wire import Discard, GetData, GetHead, Put, Request, Reserve, receive_into, receive_reply, send_request
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+class VaultClient:
+    """A connection to one agent's vault. Errors are UnavailableError (the peer is gone) or SnapshotError (it refused)."""
+
+    def __init__(self, endpoint: Endpoint, token: str) -> None:
+        self.endpoint, self._token = endpoint, token
+        self._socket: socket.socket | None = None
+        self._closed = False
+
+    def reserve(self, rank: int, slot_bytes: int) -> None:
+        self._ask(Reserve(rank=rank, slot_bytes=slot_bytes))
+
+    def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None:
+        """Writes a replica and returns once the holder has verified and sealed it. `data` adds up to request.data_bytes."""
+        with self._connection() as connection:
+            send_request(connection, request)
+            for part in data:
+                connection.sendall(part)
+            connection.sendall(tables)
+            connection.sendall(page)
+            self._check(connection)
+
+    def head(self, kind: SlotKind, rank: int, generation: int, step: int) -> tuple[Header, Tables]:
+        """Returns header and tables of a sealed slot, their checksums verified."""
+        with self._connection() as connection:
+            send_request(connection, GetHead(kind=kind, rank=rank, generation=generation, step=step))
+            raw = receive_exactly(connection, self._check(connection))
+        header = Header.from_page(raw[:HEADER_BYTES])
+        if header is None:
+            raise SnapshotError(f"{self.endpoint.node_id}: {kind} of rank {rank} step {step} is torn")
+        return header, Tables.from_bytes(header, raw[HEADER_BYTES:])
+
+    def data(self, kind: SlotKind, rank: int, generation: int, step: int, parts: Sequence[tuple[int, memoryview]]) -> None:
+        """Fills each part's memory from its offset in the slot's data. The caller verifies the items' checksums."""
+        ranges = tuple((offset, len(target)) for offset, target in parts)
+        with self._connection() as connection:
+            send_request(connection, GetData(kind=kind, rank=rank, generation=generation, step=step, ranges=ranges))
+            self._check(connection)
+            for _, target in parts:
+                receive_into(connection, target)
+
+    def discard(self, kind: SlotKind, rank: int, generation: int, step: int) -> None:
+        """Has the vault check a slot that arrived with other bytes than it should have; it unseals it when it is bad there."""
+        self._ask(Discard(kind=kind, rank=rank, generation=generation, step=step))
+
+    def close(self) -> None:
+        """Ends the connection, also under a call in another thread. No call succeeds afterwards."""
+        self._closed = True
+        self._drop()
+
+    def _ask(self, request: Request) -> None:
+        with self._connection() as connection:
+            send_request(connection, request)
+            self._check(connection)
+
+    def _check(self, connection: socket.socket) -> int:
+        reply = receive_reply(connection)
+        if reply.error:
+            raise SnapshotError(f"{self.endpoint.node_id}: {reply.error}")
+        return reply.raw_bytes
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[socket.socket]:
+        try:
+            if self._closed:
+                raise UnavailableError("closed")
+            if self._socket is None:
+                self._socket = socket.create_connection((self.endpoint.host, self.endpoint.port), CONNECT_TIMEOUT_S)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                prove_as_client(self._socket, self._token)
+            yield self._socket
+        except SnapshotError:
+            self._drop()
+            raise
+        except (OSError, ValueError, DeadpoolError) as error:
+            self._drop()
+            raise UnavailableError(f"vault of {self.endpoint.node_id}: {error}") from error
+
+    def _drop(self) -> None:
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()

@@ -1,0 +1,171 @@
+"""Brings the process to the plan's state: its own live one, its own snapshot, or a replica together with peers' snapshots.
+
+A rank that was moved from a node that lives finds its own snapshot there.
+
+Every byte that is copied into the model has been checked against the checksum that the rank itself recorded when the state was
+protected; bytes from peers too, so that a peer that differs cannot slip in. A copy that fails its own checksums is made unusable
+where it lies: the next plan does not find it. A peer's copy that is whole and yet another one is told of as a misfit: no plan
+counts on that peer for that replica again.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from deadpool.host.errors import DeadpoolError, SnapshotError
+from deadpool.proto.messages import BadCopy, Misfit, SlotKind, Source, SourceKind
+from deadpool.proto.vault.layout import UNIQUE, Item, Tables, checksum
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.protection.replicate import VaultClient
+from deadpool.trainer_hooks.protection.slots import OwnSlots
+from deadpool.trainer_hooks.protection.state import TrainingState, unpack_meta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """`peers`: what the snapshot says of who else holds which item. `bad_copies`, `misfits`: passed over on the way."""
+
+    bytes_restored: int
+    peers: Peers
+    bad_copies: tuple[BadCopy, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+
+
+class BadCopiesError(SnapshotError):
+    """`copies` are not what they were when they were sealed; `misfits` contradict each other."""
+
+    def __init__(self, message: str, copies: tuple[BadCopy, ...], misfits: tuple[Misfit, ...] = ()) -> None:
+        super().__init__(message)
+        self.copies, self.misfits = copies, misfits
+
+
+@dataclass(slots=True)
+class _PassedOver:
+    """What could not be used on the way."""
+
+    bad_copies: list[BadCopy] = field(default_factory=list)
+    misfits: list[Misfit] = field(default_factory=list)
+
+
+def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_id: str) -> Restored:
+    """Restores from the rank's own snapshot. SnapshotError when it is not whole; the slot is then made unusable."""
+    slot = slots.find(wanted)
+    if slot is None:
+        raise SnapshotError(f"no sealed snapshot of {wanted} in the vault")
+    try:
+        data = {item.key: slot.item(index) for index, item in enumerate(slot.tables.layout.items)}
+    except SnapshotError as error:
+        slots.discard(wanted)
+        raise BadCopiesError(str(error), (_copy(node_id, SlotKind.SNAPSHOT, slot.header.rank, wanted),)) from error
+    return restore_from(state, slot.tables, data)
+
+
+def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) -> Restored:
+    """Restores from the copy that source.endpoint holds: the rank's whole snapshot, or a replica, replicated items from peers.
+
+    Raises UnavailableError, SnapshotError.
+    """
+    assert source.endpoint is not None
+    kind = SlotKind.REPLICA if source.kind is SourceKind.REPLICA else SlotKind.SNAPSHOT
+    holder = VaultClient(source.endpoint, token)
+    wanted_state = StateId(generation=source.slot_generation, step=step)
+    try:
+        _, tables = holder.head(kind, source.rank, source.slot_generation, step)
+        wanted = {item.key: (item, total) for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
+        data = {key: bytearray(item.nbytes) for key, (item, _) in wanted.items()}
+        held = [item for item in tables.layout.items if item.peers == UNIQUE or kind is SlotKind.SNAPSHOT]
+        parts = [(item.offset, memoryview(data[item.key])) for item in held]
+        holder.data(kind, source.rank, source.slot_generation, step, parts)
+        for item in held:
+            if checksum(data[item.key]) != wanted[item.key][1]:
+                bad = _discarded(holder, kind, source.rank, wanted_state)
+                where = f"{kind} of rank {source.rank} step {step} at {source.endpoint.node_id}"
+                raise BadCopiesError(f"{where}: {item.key} fails its checksum", (bad,))
+    finally:
+        holder.close()
+    passed = _PassedOver()
+    for index, peer_set in enumerate(tables.layout.peer_sets if kind is SlotKind.REPLICA else ()):
+        items = [item for item in tables.layout.items if item.peers == index]
+        holders = tuple(peer for peer in source.peers if peer.rank in peer_set)
+        _from_peers(items, data, wanted, replace(source, peers=holders), step, token, passed)
+    restored = restore_from(state, tables, data)
+    return replace(restored, bad_copies=tuple(passed.bad_copies), misfits=tuple(passed.misfits))
+
+
+def _from_peers(
+    items: list[Item],
+    data: Mapping[str, bytearray],
+    wanted: Mapping[str, tuple[Item, int]],
+    source: Source,
+    step: int,
+    token: str,
+    passed: _PassedOver,
+) -> None:
+    """Fills the items' data from the first of source.peers whose bytes are those that are wanted; adds the others to `passed`."""
+    failures: list[str] = []
+    for peer in source.peers:
+        client = VaultClient(peer.endpoint, token)
+        try:
+            _, tables = client.head(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step)
+            offsets = {item.key: item.offset for item in tables.layout.items}
+            missing = [item.key for item in items if item.key not in offsets]
+            if missing:
+                raise SnapshotError(f"rank {peer.rank} does not hold {missing[0]}")
+            parts = [(offsets[item.key], memoryview(data[item.key])) for item in items]
+            client.data(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step, parts)
+            differing = [item.key for item in items if checksum(data[item.key]) != wanted[item.key][1]]
+            own = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
+            if any(checksum(data[key]) != own[key] for key in differing):
+                state = StateId(generation=peer.slot_generation, step=step)
+                passed.bad_copies.append(_discarded(client, SlotKind.SNAPSHOT, peer.rank, state))
+            elif differing:
+                passed.misfits.append(
+                    Misfit(
+                        rank=source.rank,
+                        generation=source.slot_generation,
+                        step=step,
+                        peer=peer.rank,
+                        peer_generation=peer.slot_generation,
+                    )
+                )
+            if differing:
+                raise SnapshotError(f"rank {peer.rank} on {peer.endpoint.node_id} holds other bytes of {differing[0]}")
+            return
+        except DeadpoolError as error:
+            failures.append(str(error))
+        finally:
+            client.close()
+    reason = f"no peer gave back {items[0].key} of step {step}: {'; '.join(failures) or 'none is left'}"
+    raise BadCopiesError(reason, tuple(passed.bad_copies), tuple(passed.misfits))
+
+
+def _discarded(client: VaultClient, kind: SlotKind, rank: int, state: StateId) -> BadCopy:
+    """Returns the bad copy's name, once its node has looked at it itself and made it unusable (or cannot be reached)."""
+    with contextlib.suppress(DeadpoolError):
+        client.discard(kind, rank, state.generation, state.step)
+    return _copy(client.endpoint.node_id, kind, rank, state)
+
+
+def _copy(node_id: str, kind: SlotKind, rank: int, state: StateId) -> BadCopy:
+    return BadCopy(node_id=node_id, kind=kind, rank=rank, generation=state.generation, step=state.step)
+
+
+@torch.no_grad()
+def restore_from(state: TrainingState, tables: Tables, data: Mapping[str, memoryview | bytearray]) -> Restored:
+    """Makes the process hold these items, which have been checked, and what the metadata says."""
+    items = {item.key: item for item in tables.layout.items}
+    targets = state.fit(items)
+    for key, target in targets.items():
+        if items[key].nbytes:
+            source = torch.frombuffer(data[key], dtype=target.dtype).view(items[key].shape)
+            target.copy_(source)
+    state.restore_meta(unpack_meta(tables.meta))
+    return Restored(bytes_restored=sum(item.nbytes for item in items.values()), peers=peers_of(tables))
+
+
+def peers_of(tables: Tables) -> Peers:
+    sets = tables.layout.peer_sets
+    return {item.key: sets[item.peers] if item.peers != UNIQUE else () for item in tables.layout.items}

@@ -1,0 +1,184 @@
+"""A rank's own two slots in its node's vault: which may be written, what lies in them, and tensors over their memory."""
+
+import logging
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from deadpool.host.errors import SnapshotError
+from deadpool.proto.messages import SlotKind
+from deadpool.proto.vault.layout import (
+    HEADER_BYTES,
+    PIN,
+    SLOT_NAMES,
+    SNAPSHOT_NAMES,
+    Header,
+    Item,
+    Layout,
+    SlotFile,
+    Tables,
+    checksum,
+    grow,
+    slot_capacity,
+    slot_path,
+)
+from deadpool.proto.vault.slots import StateId, slot_to_write
+from deadpool.trainer_hooks.protection.copy_engine import Engine
+
+log = logging.getLogger(__name__)
+
+_META_FLOOR_BYTES = 16 << 10
+
+
+def capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, int]:
+    """Returns (slot size, data offset). Rounded so that metadata of about the same size gives the very same slot."""
+    meta_room = max(_META_FLOOR_BYTES, 1 << (meta_bytes - 1).bit_length())
+    return slot_capacity(data_bytes, items, meta_room)
+
+
+class OwnSlots:
+    """The snapshot slots of one rank, mapped: two or more (vault_layout.snapshot_slots).
+
+    Made by the agent (Reserve); written by the protect thread alone.
+    """
+
+    def __init__(self, vault_dir: Path, rank: int, engine: Engine) -> None:
+        self._vault_dir = vault_dir
+        paths = [slot_path(vault_dir, SlotKind.SNAPSHOT, rank, name) for name in SNAPSHOT_NAMES]
+        self._paths = [path for path, name in zip(paths, SNAPSHOT_NAMES, strict=True) if name in SLOT_NAMES or path.exists()]
+        self._rank, self._engine = rank, engine
+        self._files = [SlotFile(path) for path in self._paths]
+        self._memory = [self._tensor_over(file) for file in self._files]
+        self._targets: dict[int, tuple[Layout, int, list[Tensor]]] = {}
+
+    def held(self) -> list[StateId | None]:
+        headers = [file.header() for file in self._files]
+        return [StateId(generation=h.generation, step=h.step) if h else None for h in headers]
+
+    def find(self, state: StateId) -> "OpenSlot | None":
+        """Returns the sealed slot of that very state, None when there is none."""
+        held = self.held()
+        return OpenSlot(self._files[held.index(state)]) if state in held else None
+
+    def to_write(self, keep_steps: Sequence[int], slot_bytes: int) -> int:
+        """Returns the index of the slot to write next, unsealed and of at least `slot_bytes`; ConfigError: no room for that."""
+        free = [index for index, file in enumerate(self._files) if not file.pinned()]
+        held = self.held()
+        index = free[slot_to_write([held[index] for index in free], *keep_steps)]
+        self._files[index].unseal()
+        if self._files[index].capacity_bytes < slot_bytes:
+            self._grow(index, slot_bytes)
+        return index
+
+    def targets(self, index: int, layout: Layout, data_offset: int) -> list[Tensor]:
+        """Returns a tensor over the slot's memory for each item, in layout order."""
+        cached = self._targets.get(index)
+        if cached is None or cached[0] is not layout or cached[1] != data_offset:
+            base = self._memory[index]
+            cached = layout, data_offset, [_tensor_at(base, data_offset, item) for item in layout.items]
+            self._targets[index] = cached
+        return cached[2]
+
+    def data(self, index: int, data_offset: int, layout: Layout) -> memoryview:
+        return self._files[index].view[data_offset : data_offset + layout.data_bytes]
+
+    def seal(self, index: int, state: StateId, layout: Layout, meta: bytes, sums: Sequence[int], data_offset: int) -> "OpenSlot":
+        tables = Tables(layout=layout, meta=meta, checksums=tuple(sums))
+        raw, layout_bytes = tables.to_bytes()
+        header = Header(
+            rank=self._rank,
+            generation=state.generation,
+            step=state.step,
+            layout_bytes=layout_bytes,
+            meta_bytes=len(meta),
+            items=len(layout.items),
+            data_offset=data_offset,
+            data_bytes=layout.data_bytes,
+            unique_bytes=layout.unique_bytes,
+            tables_checksum=checksum(raw),
+        )
+        self._files[index].seal(header, raw)
+        return OpenSlot(self._files[index])
+
+    def find_whole(self, state: StateId) -> "OpenSlot | None":
+        """Returns the sealed slot of that state, every byte of it verified; one that fails is made unusable."""
+        slot = self.find(state)
+        try:
+            if slot is not None:
+                for index in range(len(slot.tables.layout.items)):
+                    slot.item(index)
+        except SnapshotError as error:
+            log.warning("%s: the state is copied again", error)
+            self.discard(state)
+            return None
+        return slot
+
+    def pin(self, state: StateId) -> None:
+        """Has the node's checkpoint writer keep this sealed state; its slot stays as it is until that is done."""
+        index = self.held().index(state)
+        link = self._vault_dir / f"{PIN}-{self._rank}-{state.generation}-{state.step}"
+        try:
+            os.link(self._paths[index], link)
+        except FileExistsError:
+            pass
+        except OSError as error:  # the others' parts alone will not become a checkpoint
+            log.warning("no checkpoint of step %d: %s", state.step, error)
+
+    def pinned(self) -> bool:
+        return any(file.pinned() for file in self._files)
+
+    def discard(self, state: StateId) -> None:
+        """Makes the slot of a state that fails its checksums unusable."""
+        for index, held in enumerate(self.held()):
+            if held == state:
+                self._files[index].unseal()
+
+    def _grow(self, index: int, slot_bytes: int) -> None:
+        """The state has outgrown the slot, whose content is no longer needed. The old mapping stays as long as it is used."""
+        grow(self._paths[index], slot_bytes)
+        self._targets.pop(index, None)
+        self._files[index] = SlotFile(self._paths[index])
+        self._memory[index] = self._tensor_over(self._files[index])
+
+    def _tensor_over(self, file: SlotFile) -> Tensor:
+        memory = torch.frombuffer(file.view, dtype=torch.uint8)
+        self._engine.register(memory)
+        return memory
+
+
+class OpenSlot:
+    """A sealed slot, read: the tables are verified when they are first asked for, each item whenever it is."""
+
+    def __init__(self, file: SlotFile) -> None:
+        header = file.header()
+        if header is None:
+            raise SnapshotError(f"{file.path.name} is torn")
+        self.header = header
+        self.raw_tables = file.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes]
+        self.data = file.data(header)
+
+    @cached_property
+    def tables(self) -> Tables:
+        return Tables.from_bytes(self.header, self.raw_tables)
+
+    @property
+    def state(self) -> StateId:
+        return StateId(generation=self.header.generation, step=self.header.step)
+
+    def item(self, index: int) -> memoryview:
+        """Returns the item's bytes; SnapshotError when they are not what was written."""
+        item = self.tables.layout.items[index]
+        data = self.data[item.offset : item.offset + item.nbytes]
+        if checksum(data) != self.tables.checksums[index]:
+            raise SnapshotError(f"rank {self.header.rank} step {self.header.step}: {item.key} fails its checksum")
+        return data
+
+
+def _tensor_at(base: Tensor, data_offset: int, item: Item) -> Tensor:
+    begin = data_offset + item.offset
+    dtype: torch.dtype = getattr(torch, item.dtype)
+    return base[begin : begin + item.nbytes].view(dtype).view(item.shape)

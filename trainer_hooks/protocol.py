@@ -1,0 +1,219 @@
+"""A rank's part in the protocol, pure: what it does with an order or a failure, given what it is doing. No I/O, clock, thread.
+
+    CONSTRUCT --begun--> RUN --break--> BROKEN --quiesced--> WAIT --reform--> RESTORE --restored--> RUN
+    REHEARSE --rehearsed--> WAIT          ^                   ^                  |
+                                          |                   +-- failed --------+
+    RUN --finished--> FINISHED -- break --+     FINISHED --released--> RELEASED -- break --> the process leaves
+
+The caller (guard.py) holds one lock around every call and carries the returned actions out. An order of a generation that is not
+newer than the newest one heard changes nothing; a plan (Reform) counts only for exactly that generation.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deadpool.proto.messages import (
+    NO_STEP,
+    BadCopy,
+    Misfit,
+    Quiesce,
+    RankBroken,
+    RankFailed,
+    RankFinished,
+    RankPrepared,
+    Reform,
+    Release,
+)
+from deadpool.proto.vault.slots import StateId
+
+REHEARSALS = 2  # DDP rebuilds its buckets in its second forward, once; kernels compile and allocators warm up in the first
+
+
+class Phase(StrEnum):
+    CONSTRUCT = "construct"  # first start: the script builds model and optimizer with live groups
+    REHEARSE = "rehearse"  # a joiner: the same with muted groups, then two steps
+    RUN = "run"
+    BROKEN = "broken"  # the generation is over: the step in flight runs to its boundary, to be discarded
+    WAIT = "wait"  # out of the step, for the plan
+    RESTORE = "restore"  # groups are reformed, the state restored
+    FINISHED = "finished"  # the loop is done, others are not yet
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Mute and abort all groups of generations before this one."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recover:
+    """Carry out the plan: reform, restore."""
+
+    order: Reform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """End this process at once: it is out of the loop, where a broken generation would give its script wrong results."""
+
+
+Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | RankFinished
+
+
+class Member:
+    """`generation`: the newest heard of. `running`: the one whose groups were last opened. `live`: the state in the process.
+
+    `commit_step`: the newest commit known; its slot must stay.
+    """
+
+    def __init__(self, *, rank: int, generation: int, joiner: bool) -> None:
+        self.rank = rank
+        self.generation = generation
+        self.running = generation
+        self.phase = Phase.REHEARSE if joiner else Phase.CONSTRUCT
+        self.live: StateId | None = None
+        self.dirty = False  # optimizer.step has begun since the last boundary
+        self.commit_step = NO_STEP
+        self.attempts = 0  # at a step, of this process, whatever came of them
+
+    @property
+    def rehearsed(self) -> bool:
+        """Whether this process may go live with others that have stepped: one that may not would rebuild DDP's buckets alone.
+
+        Until then it makes further attempts, muted, whose outcome is discarded: also out of a generation that has broken early.
+        """
+        return self.attempts >= REHEARSALS
+
+    # ------------------------------------------------------------ orders
+
+    def quiesce(self, order: Quiesce) -> list[Action]:
+        if order.generation <= self.generation:
+            return []
+        self.generation = order.generation
+        match self.phase:
+            case Phase.REHEARSE:
+                return []  # its groups are muted; it reports when it has rehearsed
+            case Phase.WAIT:
+                return [self._prepared()]
+            case Phase.RELEASED:
+                return [Leave()]
+            case Phase.CONSTRUCT | Phase.RUN | Phase.FINISHED:
+                self.phase = Phase.BROKEN
+            case Phase.BROKEN | Phase.RESTORE:
+                pass
+        return [Break(generation=order.generation, reason=order.reason)]
+
+    def reform(self, order: Reform) -> list[Action]:
+        if order.generation != self.generation or self.phase is not Phase.WAIT:
+            return []
+        self.phase = Phase.RESTORE
+        return [Recover(order=order)]
+
+    def release(self, order: Release) -> list[Action]:
+        if order.generation == self.generation and self.phase is Phase.FINISHED:
+            self.phase = Phase.RELEASED
+        return []
+
+    # ------------------------------------------------------------ what happens in the process
+
+    def collective_failed(self, generation: int, error: str) -> list[Action]:
+        """A collective of that generation failed by itself. Reported once; the supervisor finds the cause and sends Quiesce."""
+        if generation == self.running and self.phase is Phase.RELEASED:
+            return [Leave()]
+        if generation != self.generation or self.phase not in (Phase.CONSTRUCT, Phase.RUN, Phase.FINISHED):
+            return []
+        self.phase = Phase.BROKEN
+        return [RankBroken(generation=generation, rank=self.rank, error=error)]
+
+    def begun(self, step: int) -> None:
+        """The loop is entered for the first time, with S_step in the process."""
+        self.live = StateId(generation=self.running, step=step)
+        if self.phase is Phase.CONSTRUCT:
+            self.phase = Phase.RUN
+
+    def optimizer_began(self) -> bool:
+        """Returns whether optimizer.step may change the state: False in a broken generation."""
+        if self.phase is Phase.BROKEN:
+            return False
+        if self.phase is Phase.RUN:
+            self.dirty = True
+        return True
+
+    def attempted(self) -> None:
+        """An attempt at a step has ended, in whatever way."""
+        self.attempts += 1
+
+    def boundary(self, step: int) -> bool:
+        """The step function ended. Returns True when step is complete (S_step+1 is live), False when it must be discarded."""
+        if self.phase is not Phase.RUN:
+            return False
+        self.live = StateId(generation=self.running, step=step + 1)
+        self.dirty = False
+        return True
+
+    def commit_known(self, generation: int, step: int) -> None:
+        if generation == self.running:
+            self.commit_step = max(self.commit_step, step)
+
+    def finished(self, step: int) -> list[Action]:
+        """S_step is committed and the loop has no further step."""
+        if self.phase is not Phase.RUN:
+            return []
+        self.phase = Phase.FINISHED
+        return [RankFinished(generation=self.running, rank=self.rank, step=step)]
+
+    def quiesced(self, *, clean: bool) -> list[Action]:
+        """The main thread is out of the step (or the rehearsal). `clean`: nothing has changed the state since its boundary."""
+        assert self.phase in (Phase.BROKEN, Phase.REHEARSE), self.phase
+        assert self.rehearsed
+        rehearsed = self.phase is Phase.REHEARSE
+        if self.dirty or not clean:
+            self.live = None
+        self.dirty = False
+        self.phase = Phase.WAIT
+        return [self._prepared()] if rehearsed or self.generation > self.running else []
+
+    def restoring(self, *, in_place: bool) -> None:
+        """The restore begins; unless the live state is the source, what the process holds is garbage until it is done."""
+        if not in_place:
+            self.live = None
+
+    def restored(self, order: Reform, state: StateId) -> bool:
+        """Returns whether the rank goes on, holding `state`; False when a newer generation has begun meanwhile."""
+        if order.generation != self.generation or self.phase is not Phase.RESTORE:
+            return False
+        self.phase = Phase.RUN
+        self.running = order.generation
+        self.live = state
+        self.commit_step = min(max(self.commit_step, order.commit_step), order.resume_step)
+        return True
+
+    def recovery_failed(
+        self,
+        order: Reform,
+        phase: str,
+        error: str,
+        bad_copies: tuple[BadCopy, ...] = (),
+        misfits: tuple[Misfit, ...] = (),
+    ) -> list[Action]:
+        """Reform or restore did not succeed, or a newer generation has cut it short. The rank waits for the next plan."""
+        assert self.phase is Phase.RESTORE, self.phase
+        self.phase = Phase.WAIT
+        if self.generation > order.generation:
+            return [self._prepared()]
+        failed = RankFailed(
+            generation=order.generation, rank=self.rank, phase=phase, error=error, bad_copies=bad_copies, misfits=misfits
+        )
+        return [failed]
+
+    def _prepared(self) -> RankPrepared:
+        return RankPrepared(
+            generation=self.generation,
+            rank=self.rank,
+            live_generation=self.live.generation if self.live else 0,
+            live_step=self.live.step if self.live else NO_STEP,
+            commit_step=self.commit_step,
+        )
