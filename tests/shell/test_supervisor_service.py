@@ -204,19 +204,19 @@ def test_status_events_inject_and_stop(supervisor: Supervisor) -> None:
         assert (status.phase, status.generation, status.nodes[0].node_id) == ("run", 1, "node0")
         assert status.nodes[0].ranks[0].pid == 77
 
-        request = status.InjectRequest(kind="kill-rank", target=5, step=3)
+        request = status_messages.InjectRequest(kind="kill-rank", target=5, step=3)
         assert convert.decode(stub.Inject(convert.encode(request), metadata=metadata)).error.startswith("there is no rank 5")
-        request = status.InjectRequest(kind="kill-rank", target=0, step=3)
+        request = status_messages.InjectRequest(kind="kill-rank", target=0, step=3)
         assert convert.decode(stub.Inject(convert.encode(request), metadata=metadata)).error == ""
         assert agent.hears(messages.Inject).step == 3
 
-        drain = status.DrainRequest(node="node0")
+        drain = status_messages.DrainRequest(node="node0")
         assert "no deadpool.join()" in convert.decode(stub.Drain(convert.encode(drain), metadata=metadata)).error
-        gone = status.DrainRequest(node="node7", reason="its manager says so", gone=True)
+        gone = status_messages.DrainRequest(node="node7", reason="its manager says so", gone=True)
         assert convert.decode(stub.Drain(convert.encode(gone), metadata=metadata)).error == "node7 is not connected"
 
-        lines = stub.Events(convert.encode(status.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
-        stub.Stop(convert.encode(status.StopRequest(reason="enough")), metadata=metadata)
+        lines = stub.Events(convert.encode(status_messages.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
+        stub.Stop(convert.encode(status_messages.StopRequest(reason="enough")), metadata=metadata)
         assert agent.hears(messages.Stop).reason == "enough"
         agent.say(messages.Stopped())
         names = [json.loads(line.json)["event"] for line in lines]
