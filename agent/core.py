@@ -10,12 +10,14 @@ from signal import SIGTERM
 from typing import assert_never
 
 from deadpool.agent.events import (
+    CollectCalls,
     Command,
     Configure,
     DropSnapshots,
     EndNode,
     Event,
     HeadsRead,
+    InjectHere,
     KillNode,
     KillProcess,
     LaunchRefused,
@@ -26,13 +28,11 @@ from deadpool.agent.events import (
     ProcessRegistered,
     RankSpoke,
     Report,
-    ReportCalls,
     ReportVault,
     ServeStore,
+    ShutdownRequested,
     StartProcess,
-    StopRequested,
     StoreServed,
-    StrikeHere,
     Tell,
 )
 from deadpool.agent.injections import CORRUPT_REPLICA, Injections, concerns
@@ -66,7 +66,7 @@ class Process:
 
 
 @dataclass(slots=True)
-class Recovery:
+class NodeRecovery:
     """The newest one of this node; new stand-ins are not made while it runs. `resumed`: ranks that have completed a step."""
 
     generation: int = 0
@@ -89,7 +89,7 @@ class NodeCore:
         self._next_number = 0
         self._standins_wanted = 0
         self._standin_failures = 0
-        self._recovery = Recovery()
+        self._recovery = NodeRecovery()
         self._starting: StartRanks | None = None  # waits for the old processes' end
         self._quiesce: Quiesce | None = None
         self._last_exits: dict[int, RankExited] = {}
@@ -103,7 +103,7 @@ class NodeCore:
         return {each.rank: each for each in self.processes.values() if each.rank is not None and not each.killed}
 
     def playing(self) -> dict[int, Process]:
-        """Returns those of the present generation; others are about to be replaced, and a beat must not speak of them."""
+        """Returns those of the present generation; others are about to be replaced, and a heartbeat must not speak of them."""
         return {rank: each for rank, each in self.ranks().items() if each.generation == self.generation}
 
     def standins_ready(self) -> int:
@@ -144,7 +144,7 @@ class NodeCore:
             case HeadsRead(heads=heads, now_ns=now_ns):
                 for injection_id in self.injections.take_due(heads, now_ns):
                     yield Report(message=InjectionDue(injection_id=injection_id, at_ns=now_ns))
-            case StopRequested(grace_s=grace_s):
+            case ShutdownRequested(grace_s=grace_s):
                 for process in self.processes.values():  # it is the node that leaves, as the end of its stream says
                     process.superseded = True
                 yield from self._end(grace_s, SIGTERM)
@@ -178,7 +178,7 @@ class NodeCore:
                 yield from self._kill_ranks(ranks)
             case messages.ReportCalls(generation=generation):
                 self.generation = generation
-                yield ReportCalls(generation=generation)
+                yield CollectCalls(generation=generation)
             case messages.Reform(generation=generation):
                 self.generation = generation
                 yield from self._reform(order)
@@ -214,7 +214,7 @@ class NodeCore:
             yield self._refusal()
             return
         self._starting = order
-        self._recovery = Recovery(generation=order.generation)
+        self._recovery = NodeRecovery(generation=order.generation)
         yield from self._supersede()
         yield from self._start_when_clear()
 
@@ -355,7 +355,7 @@ class NodeCore:
                 yield Tell(process=process.number, order=replace(order, placements=(placement,), sources=sources))
 
     def _recovers(self, generation: int, now_s: float) -> None:
-        self._recovery = Recovery(generation=generation, until_s=now_s + REFILL_DELAY_S)
+        self._recovery = NodeRecovery(generation=generation, until_s=now_s + REFILL_DELAY_S)
 
     def _recovering(self) -> bool:
         ranks = self.ranks()
@@ -390,9 +390,9 @@ class NodeCore:
             case Hand.AGENT if kind == "kill-rank" and number is not None:
                 yield KillProcess(process=number)
             case Hand.AGENT:
-                yield StrikeHere(kind=kind, target=injection.target, process=number)
+                yield InjectHere(kind=kind, target=injection.target, process=number)
             case Hand.TRAINER if number is not None:
-                yield Tell(process=number, order=messages.Strike(kind=kind))
+                yield Tell(process=number, order=messages.InjectFailure(kind=kind))
             case _:
                 pass  # the launcher or the supervisor itself: this node has only said when
 

@@ -76,7 +76,7 @@ class HeadsRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested:
+class ShutdownRequested:
     """A signal, or the parent's death."""
 
     grace_s: float
@@ -91,7 +91,7 @@ Event = (
     | StoreServed
     | LaunchRefused
     | HeadsRead
-    | StopRequested
+    | ShutdownRequested
 )
 
 # ---------------------------------------------------------------- commands
@@ -147,7 +147,7 @@ class ReportVault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportCalls:
+class CollectCalls:
     """Save the stacks of this node's ranks and report what they are waiting for."""
 
     generation: int
@@ -169,7 +169,7 @@ class KillNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrikeHere:
+class InjectHere:
     """Carry an injected failure out (strikes.py). `process`: of the rank that is its target, None when it is another's."""
 
     kind: str
@@ -193,10 +193,10 @@ Command = (
     | Tell
     | Report
     | ReportVault
-    | ReportCalls
+    | CollectCalls
     | ServeStore
     | DropSnapshots
     | KillNode
-    | StrikeHere
+    | InjectHere
     | EndNode
 )

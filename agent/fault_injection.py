@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from deadpool.agent.events import StrikeHere
+from deadpool.agent.events import InjectHere
 from deadpool.agent.health.readings import free_bytes
 from deadpool.agent.node_resources import Machinery
 from deadpool.host.errors import SnapshotError
@@ -20,7 +20,7 @@ _BALLAST = "ballast"
 _TRIES = 3
 
 
-def strike(order: StrikeHere, node: Machinery) -> None:
+def strike(order: InjectHere, node: Machinery) -> None:
     folder = node.vault.folder
     match order.kind:
         case "kill-agent":

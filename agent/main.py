@@ -98,9 +98,9 @@ def _host(arguments: argparse.Namespace, found: Home) -> str:
 
 
 async def _run(arguments: "NodeArguments", parent: int | None) -> int:
-    from deadpool.agent.runtime import Node
+    from deadpool.agent.runtime import NodeRuntime
 
-    node = Node(arguments)
+    node = NodeRuntime(arguments)
     loop = asyncio.get_running_loop()
 
     last_s = -math.inf

@@ -10,7 +10,7 @@ from deadpool.agent.health.fd_exhaustion import left_out
 from deadpool.agent.health.readings import Health, read_health
 from deadpool.agent.health.stacks import is_stopped
 from deadpool.agent.logs.writer import Logs
-from deadpool.agent.processes.checkpoint_writer import Checkpoints
+from deadpool.agent.processes.checkpoint_writer import CheckpointWriterProcess
 from deadpool.agent.processes.ranks import Processes, kill_children
 from deadpool.agent.processes.side_process import SideProcess
 from deadpool.agent.processes.store import StoreProcess
@@ -18,7 +18,7 @@ from deadpool.agent.processes.warm import WarmProcess
 from deadpool.agent.vault.folder import Vault
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import Beat, RankProgress, Reading
+from deadpool.proto.messages import Heartbeat, RankProgress, Reading
 
 _STRAYS_S = 2.0  # for what outlives its parent's end, at the node's end
 _LOGS_S = 1.0  # for the logs to reach their files
@@ -33,7 +33,7 @@ class Machinery:
     warm: WarmProcess
     store: StoreProcess
     processes: Processes
-    checkpoints: Checkpoints
+    checkpoints: CheckpointWriterProcess
     health: Health = field(default_factory=Health)  # as it was last seen
 
     @property
@@ -44,11 +44,11 @@ class Machinery:
         """Returns what the present process of each rank has written at the head of its call record."""
         return {rank: self.records.head(rank, process.pid) for rank, process in sorted(core.ranks().items())}
 
-    def beat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Beat:
+    def heartbeat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Heartbeat:
         with left_out():
             self.health = read_health()
         health, ranks = self.health, core.playing()
-        return Beat(
+        return Heartbeat(
             generation=core.generation,
             ranks=tuple(
                 RankProgress(

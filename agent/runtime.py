@@ -28,7 +28,7 @@ from deadpool.agent.health.stacks import is_stopped, save_stacks
 from deadpool.agent.logs.routing import View, quiet, view_of_rank
 from deadpool.agent.logs.writer import Logs
 from deadpool.agent.node_resources import Machinery
-from deadpool.agent.processes.checkpoint_writer import Checkpoints
+from deadpool.agent.processes.checkpoint_writer import CheckpointWriterProcess
 from deadpool.agent.processes.environment import node_environment, socket_path
 from deadpool.agent.processes.ranks import Exit, Processes
 from deadpool.agent.processes.store import StoreProcess
@@ -86,7 +86,7 @@ class NodeArguments:
     for_supervisor: tuple[str, ...] = ()
 
 
-class Node:
+class NodeRuntime:
     """One agent. `run` returns its exit code."""
 
     def __init__(self, arguments: NodeArguments) -> None:
@@ -160,7 +160,7 @@ class Node:
             self._successor.signal(signal.SIGTERM)  # the job ends, not only this node
         if self._ending is not None and self._machinery is not None:
             self._machinery.processes.kill_now()
-        self.dispatch(events.StopRequested(grace_s=grace_s))
+        self.dispatch(events.ShutdownRequested(grace_s=grace_s))
 
     def signalled(self, number: int) -> None:
         """A signal for the whole job has come to this process."""
@@ -251,7 +251,7 @@ class Node:
                 node.processes.kill(process)
             case events.ReportVault(generation=generation):
                 self._link.send(VaultReport(generation=generation, slots=node.vault.slots()))
-            case events.ReportCalls(generation=generation):
+            case events.CollectCalls(generation=generation):
                 self._reporting = asyncio.create_task(self._report_calls(node, generation))
             case events.ServeStore(generation=generation):
                 node.store.open(generation)
@@ -260,7 +260,7 @@ class Node:
             case events.KillNode():
                 node.kill_now()
                 os.kill(os.getpid(), signal.SIGKILL)  # as a power cut would end it: nothing is cleared up
-            case events.StrikeHere():
+            case events.InjectHere():
                 fault_injection.strike(command, node)
             case events.Configure() | events.Report() | events.Tell() | events.EndNode():
                 raise AssertionError(f"{command} is carried out before it comes here")
@@ -314,13 +314,13 @@ class Node:
                 on_forked=self._process_forked,
                 on_exited=self._exited,
             ),
-            checkpoints=Checkpoints(
+            checkpoints=CheckpointWriterProcess(
                 config, warm, logs, vault_dir=vault.folder, token=arguments.token, on_written=self._link.send
             ),
         )
         warm.start()
         self._machinery.checkpoints.start()
-        self._beat_and_repeat()
+        self._heartbeat_and_repeat()
 
     async def _end(self, grace_s: float, signal_number: int) -> None:
         if self._machinery is not None:
@@ -388,8 +388,8 @@ class Node:
     def _process_forked(self, process: int, pid: int) -> None:
         self.dispatch(events.ProcessForked(process=process, pid=pid))
         if self._machinery is not None and not self._machinery.warm.outstanding:
-            beat = self._machinery.beat(self._core, self._gpus.readings)
-            self._link.send(beat)  # all are there: no need to wait for the next beat
+            heartbeat = self._machinery.heartbeat(self._core, self._gpus.readings)
+            self._link.send(heartbeat)  # all are there: no need to wait for the next heartbeat
 
     def _exited(self, process: int, exit: Exit) -> None:
         playing = self._core.processes.get(process)
@@ -425,14 +425,14 @@ class Node:
         ranks = [replace(each, stacks=str(stacks.get(each.rank, "")), stopped=is_stopped(each.pid)) for each in calls]
         self._link.send(CallReport(generation=generation, ranks=tuple(ranks)))
 
-    # ------------------------------------------------------------ beats and the watch
+    # ------------------------------------------------------------ heartbeats and the watch
 
-    def _beat_and_repeat(self) -> None:
+    def _heartbeat_and_repeat(self) -> None:
         if self._machinery is None:
             return
-        asyncio.get_running_loop().call_later(self._machinery.config.beat_interval_s, self._beat_and_repeat)
+        asyncio.get_running_loop().call_later(self._machinery.config.heartbeat_every_s, self._heartbeat_and_repeat)
         self._machinery.sweep(strict=False)
-        self._link.send(self._machinery.beat(self._core, self._gpus.readings))
+        self._link.send(self._machinery.heartbeat(self._core, self._gpus.readings))
         logs = self._machinery.logs
         for trouble in self._host.look(logs.folder, logs.problem):
             self._link.send(trouble)

@@ -64,7 +64,7 @@ NOT_NOTICED = ("fill-shm", "thaw-rank")  # mended at once, the others once the j
 
 
 @dataclass(slots=True, kw_only=True)
-class Strike:
+class ChaosFailure:
     """One failure. Seconds are from the strike; None where nothing had to be noticed or recovered."""
 
     kind: str
@@ -103,7 +103,7 @@ class Chaos:
         self.job = job
         self.copies = TAKES_COPIES | ({"partition-node": 3} if netns else {}) | ({"fill-shm": 2} if fill_shm else {})
         self.without = without
-        self.strikes: list[Strike] = []
+        self.strikes: list[ChaosFailure] = []
         self.broken: list[tuple[str, int, int]] = []  # (repair, target, generation): due once the job runs in a later one
         self.error_step = NO_STEP - 1
         self.safe_step = 0  # from this commit on copies may be taken away again
@@ -153,7 +153,9 @@ class Chaos:
             target = self.random.choice(RANKS)
         if not self.inject("freeze-rank" if kind == "thaw-rank" else kind, target):
             return
-        self.strikes.append(Strike(kind=kind, target=target, at_step=status.step, during_recovery=status.phase == "recover"))
+        self.strikes.append(
+            ChaosFailure(kind=kind, target=target, at_step=status.step, during_recovery=status.phase == "recover")
+        )
         if kind in ("raise-rank", "oom-rank"):
             self.error_step = status.step
         if kind in self.copies:
@@ -180,10 +182,10 @@ class Chaos:
         return True
 
 
-def measure(strikes: Sequence[Strike], events: Sequence[dict[str, Any]]) -> None:
+def measure(strikes: Sequence[ChaosFailure], events: Sequence[dict[str, Any]]) -> None:
     """Fills in when each strike was seen and over, from the supervisor's events."""
     waiting = list(strikes)
-    opened: list[Strike] = []
+    opened: list[ChaosFailure] = []
     for event in events:
         at_s = datetime.fromisoformat(event["time"]).timestamp()
         match event["event"]:
@@ -205,7 +207,7 @@ def measure(strikes: Sequence[Strike], events: Sequence[dict[str, Any]]) -> None
                     opened.remove(each)
 
 
-def summary(strikes: Sequence[Strike]) -> dict[str, dict[str, Any]]:
+def summary(strikes: Sequence[ChaosFailure]) -> dict[str, dict[str, Any]]:
     """Returns, for each kind, how often it struck and the medians of what it took."""
     found: dict[str, dict[str, Any]] = {}
     for kind in sorted({each.kind for each in strikes}):
@@ -273,7 +275,7 @@ def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool, 
     }
 
 
-def plain(strike: Strike) -> dict[str, Any]:
+def plain(strike: ChaosFailure) -> dict[str, Any]:
     names = ("kind", "target", "at_step", "during_recovery", "detected_after_s", "recovered_after_s", "steps_reexecuted")
     return {name: getattr(strike, name) for name in names}
 

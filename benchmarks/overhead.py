@@ -35,7 +35,7 @@ LARGE_BYTES = 256 << 20  # for a memcpy that no cache helps
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BlockPlan:
     """Which steps are protected. A pair is two neighbouring blocks, one of each kind."""
 
     pairs: int
@@ -60,7 +60,7 @@ class Plan:
 # ---------------------------------------------------------------- inside the job
 
 
-def train(plan: Plan, out: Path, options: list[str]) -> None:
+def train(plan: BlockPlan, out: Path, options: list[str]) -> None:
     """One rank: trains by the plan and writes its step times and what its guard has counted."""
     run, guard, train_step = protected_training(options, plan.steps)
     times_s: dict[int, float] = {}
@@ -84,7 +84,7 @@ def slowest(ranks: list[dict[str, Any]]) -> dict[int, float]:
     return {int(step): max(rank["times_s"][step] for rank in ranks) for step in ranks[0]["times_s"]}
 
 
-def pair_medians(plan: Plan, times_s: dict[int, float]) -> Iterator[tuple[float, float]]:
+def pair_medians(plan: BlockPlan, times_s: dict[int, float]) -> Iterator[tuple[float, float]]:
     """Yields, for each pair of blocks, the median step with protection and without."""
     for pair in range(plan.pairs):
         steps = [step for step in times_s if plan.block(step) // 2 == pair and plan.counted(step)]
@@ -94,7 +94,7 @@ def pair_medians(plan: Plan, times_s: dict[int, float]) -> Iterator[tuple[float,
         )
 
 
-def report(plan: Plan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def report(plan: BlockPlan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     times_s = slowest(ranks)
     counted = [step for step in times_s if plan.counted(step)]
     kinds = {
@@ -130,7 +130,7 @@ def rate(size_bytes: int, duration_s: float) -> float | None:
     return round(size_bytes / duration_s / 1e9, 3) if duration_s else None
 
 
-def launch(plan: Plan, options: list[str]) -> list[dict[str, Any]] | None:
+def launch(plan: BlockPlan, options: list[str]) -> list[dict[str, Any]] | None:
     """Runs the job and returns what each rank wrote; None when it failed (the reason is on stderr)."""
     folder = Path(tempfile.mkdtemp(prefix="dp-overhead-"))
     command = [
@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--in-job", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("options", nargs="*", help="after --: options of train_gpt.py (sizes, --parallel)")
     args = parser.parse_args()
-    plan = Plan(pairs=args.pairs, block_steps=args.block_steps)
+    plan = BlockPlan(pairs=args.pairs, block_steps=args.block_steps)
     if args.in_job:
         train(plan, args.in_job, args.options)
         return 0

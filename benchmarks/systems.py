@@ -42,13 +42,13 @@ class Part:
 
 def deadpool_parts(training: Training, folder: Path, runtime: Path, job_id: str) -> list[Part]:
     """Returns deadpool-launch as a person would start it; the failure is injected while it runs."""
-    beats = [
+    heartbeats = [
         "--heartbeat-interval", f"{training.heartbeat_interval_s:g}", "--heartbeat-timeout", f"{training.heartbeat_timeout_s:g}",
     ]  # fmt: skip
     command = [
         sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", str(NODES),
         "--nproc-per-node", str(RANKS_PER_NODE), "--spares", "1", "--job-id", job_id, "--log-dir", str(folder / "logs"),
-        "--summary-json", str(folder / "summary.json"), *beats, str(SCRIPT), *training.arguments(folder, checkpoints=False),
+        "--summary-json", str(folder / "summary.json"), *heartbeats, str(SCRIPT), *training.arguments(folder, checkpoints=False),
     ]  # fmt: skip
     return [Part(name="main", command=tuple(command), environment={"XDG_RUNTIME_DIR": str(runtime)})]
 

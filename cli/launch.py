@@ -291,10 +291,10 @@ def job_config(options: dict[str, Any], *, standalone: bool) -> tuple[JobConfig,
 
 def check(config: JobConfig) -> None:
     """Raises ConfigError for values that fit each by itself but not together."""
-    if config.heartbeat_timeout_s <= config.beat_interval_s:
+    if config.heartbeat_timeout_s <= config.heartbeat_every_s:
         raise ConfigError(
             f"--heartbeat-timeout {config.heartbeat_timeout_s:g}: must be longer than --heartbeat-interval "
-            f"({config.beat_interval_s:g}), best three times as long"
+            f"({config.heartbeat_every_s:g}), best three times as long"
         )
     if config.netns:
         check_possible()

@@ -198,7 +198,7 @@ def doctor(
     from deadpool.cli.doctor import checks, command
 
     unique = plan["state_size"] if plan["unique_size"] is None else plan["unique_size"]
-    meant = checks.Plan(
+    meant = checks.DoctorPlan(
         world_size=nnodes * plan["nproc_per_node"],
         nproc_per_node=plan["nproc_per_node"],
         replicas=plan["replicas"],

@@ -94,14 +94,14 @@ class JobConfig:
     standalone: bool = True
     together: bool = False  # one launcher starts all nodes, wherever they are: who becomes a spare does not depend on haste
     netns: bool = False  # standalone: a network namespace for each node
-    heartbeat_interval_s: float | None = None  # None: a third of the timeout, at most 1 s (beat_interval_s)
+    heartbeat_interval_s: float | None = None  # None: a third of the timeout, at most 1 s (heartbeat_every_s)
     heartbeat_timeout_s: float = 3.0
     hang_timeout_s: float | None = None  # no rank's step advances for so long; None: learned from the steps, at least 30 s
     failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failures/failure_rules.toml)
     on_exhausted: OnExhausted = OnExhausted.WAIT
     max_restarts: int = 0  # scripts without hooks: restarts of all workers
     max_recoveries_without_progress: int = 5
-    hiccup_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
+    broken_collective_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
     quiesce_timeout_s: float = 30.0  # a survivor that has not left its step by then is killed and comes back from the vault
     join_timeout_s: float = 600.0  # a joiner's construction and rehearsal
     reform_timeout_s: float = 30.0
@@ -130,7 +130,7 @@ class JobConfig:
         return self.nnodes * self.nproc_per_node
 
     @property
-    def beat_interval_s(self) -> float:
+    def heartbeat_every_s(self) -> float:
         return self.heartbeat_interval_s or min(1.0, self.heartbeat_timeout_s / 3)
 
 

@@ -1,7 +1,7 @@
 """The failures that can be injected: what the number names, who carries it out, what it does. One table for every room.
 
 The moment (`@STEP`) is noticed by the agent of the target, which reads its ranks' call records (of any
-agent where none is named); where the target cannot, being frozen or cut off, by the supervisor from beats (`watched=False`).
+agent where none is named); where the target cannot, being frozen or cut off, by the supervisor from heartbeats (`watched=False`).
 """
 
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ from deadpool.supervisor.failures.handling import (
     rank_raised,
 )
 from deadpool.supervisor.failures.hang_inquiry import calls_reported, steps_stalled
-from deadpool.supervisor.failures.health import beat_read, hello_read
+from deadpool.supervisor.failures.health import heartbeat_read, hello_read
 from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
 from deadpool.supervisor.model import session
 from deadpool.supervisor.model.commands import Command
@@ -115,9 +115,9 @@ class Job:
                 node.stopped = True
                 if state.phase is Phase.END:
                     state.quit_if_all_stopped()
-            case messages.Beat():
+            case messages.Heartbeat():
                 node.session.obeyed(message.obeyed)
-                self._beat(node_id, message, now_s)
+                self._heartbeat(node_id, message, now_s)
             case messages.InjectionDue():
                 injection_due(state, node_id, message, now_s)
             case messages.CheckpointWritten():
@@ -143,7 +143,7 @@ class Job:
                     launch_failed(state, node_id, message, now_s)
             case _:
                 if isinstance(message, messages.RankRestored | messages.RankFailed):
-                    protection.misfits_told(state, message.misfits)
+                    protection.conflicts_told(state, message.conflicts)
                 if message.generation == state.generation and state.phase is not Phase.END:
                     self._answered(node_id, message, now_s)
 
@@ -215,7 +215,7 @@ class Job:
             case messages.RankFailed():
                 _note_bad_copies(state, message.bad_copies)
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
-                late(state, cause, node_id, now_s, counted=not message.misfits)  # the next plan is another one
+                late(state, cause, node_id, now_s, counted=not message.conflicts)  # the next plan is another one
             case messages.ProtectionChanged():
                 protection.protection_changed(state, message)
             case messages.StateDiffers():
@@ -257,13 +257,13 @@ class Job:
             case _:
                 assert_never(state.phase)
 
-    def _beat(self, node_id: str, beat: messages.Beat, now_s: float) -> None:
+    def _heartbeat(self, node_id: str, heartbeat: messages.Heartbeat, now_s: float) -> None:
         state = self.state
-        beat_read(state, node_id, beat)
-        if beat.generation < state.generation:
+        heartbeat_read(state, node_id, heartbeat)
+        if heartbeat.generation < state.generation:
             return
-        for progress in beat.ranks:
-            if progress.pid and state.roster.plays(node_id, progress.rank, beat.generation, progress.pid):
+        for progress in heartbeat.ranks:
+            if progress.pid and state.roster.plays(node_id, progress.rank, heartbeat.generation, progress.pid):
                 rank = state.roster.ranks[progress.rank]
                 rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
                 if progress.stopped and rank.stopped_s is None:

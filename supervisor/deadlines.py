@@ -3,7 +3,7 @@
 import math
 from typing import assert_never
 
-from deadpool.supervisor.failures.handling import hiccup_expired, inquiry_expired, killed_in_vain, late
+from deadpool.supervisor.failures.handling import broken_collective_expired, inquiry_expired, killed_in_vain, late
 from deadpool.supervisor.failures.hang import FLOOR_S, TIMES
 from deadpool.supervisor.failures.hang_inquiry import open_inquiry
 from deadpool.supervisor.model.membership import Rank
@@ -25,8 +25,8 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
     if state.phase is Phase.ASSEMBLE and state.assembled_s is not None:
         grace_s = _TOGETHER_GRACE_S if config.standalone or config.together else _ASSEMBLE_GRACE_S
         found.append((state.assembled_s + grace_s, "assemble"))
-    if state.hiccup is not None:
-        found.append((state.hiccup.deadline_s, "hiccup"))
+    if state.broken_collective is not None:
+        found.append((state.broken_collective.deadline_s, "broken_collective"))
     inquiry = open_inquiry(state)
     if inquiry is not None:
         found.append((inquiry.deadline_s, "inquiry"))
@@ -97,8 +97,8 @@ def expired(state: JobState, name: str, now_s: float) -> None:
         case "assemble":
             protocol.start_job(state, now_s=now_s)
             return
-        case "hiccup":
-            hiccup_expired(state, now_s)
+        case "broken_collective":
+            broken_collective_expired(state, now_s)
             return
         case "inquiry":
             inquiry_expired(state, now_s)

@@ -16,17 +16,17 @@ from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import encode_order
 from deadpool.proto.generated import agent_pb2 as pb
-from deadpool.proto.messages import AgentMessage, Beat, Hello, Stop, Stopped
+from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Stop, Stopped
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.failures.hang import StepWatch
 from deadpool.supervisor.failures.hang_inquiry import stepping_generation
-from deadpool.supervisor.failures.heartbeats import Silence
+from deadpool.supervisor.failures.heartbeats import HeartbeatMonitor
 from deadpool.supervisor.failures.node_claims import Claim, Claims
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import Journal, LineFile, SupersededError
-from deadpool.supervisor.journal.replay import Past
+from deadpool.supervisor.journal.replay import ReplayedJob
 from deadpool.supervisor.model.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.events import (
     CheckpointRequested,
@@ -63,19 +63,19 @@ class Runtime:
         *,
         journal: LineFile,
         events: EventLog,
-        past: Past | None = None,
+        past: ReplayedJob | None = None,
         clock: Callable[[], float] = time.monotonic,
         term: int = 1,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.term = term
-        self._past = past or Past(job=Job(config))
+        self._past = past or ReplayedJob(job=Job(config))
         self.job = self._past.job
         self.pulse = self._past.pulse
         self.events = events
         self._clock = clock
         self._journal = Journal(self.job, journal, is_over=is_over)
-        self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=clock())
+        self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=clock())
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)  # in attended time
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._ids = itertools.count(self._past.last_event_id + 1)
@@ -192,7 +192,7 @@ class Runtime:
         now_s = self._clock()
         if isinstance(event, FromAgent):
             self._silence.heard(event.node_id, now_s=now_s)
-            if isinstance(event.message, Beat):
+            if isinstance(event.message, Heartbeat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s, wall_s=time.time())
                 self._steps.heard(event.message, now_s=self._silence.attended_s(now_s))
             elif isinstance(event.message, Stopped):

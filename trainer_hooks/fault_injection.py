@@ -16,7 +16,7 @@ _SLOW_STEPS = 10
 _ROOM_BYTES = 64 << 20  # other threads go on allocating meanwhile
 
 
-class Strikes:
+class PendingInjections:
     """`lose_network()` breaks the connections of this process's groups."""
 
     def __init__(self, lose_network: Callable[[], None]) -> None:

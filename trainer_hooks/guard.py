@@ -33,7 +33,7 @@ from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.pipeline import Counters
 from deadpool.trainer_hooks.protection.restore import restore_from
 from deadpool.trainer_hooks.protection.state import TrainingState
-from deadpool.trainer_hooks.protocol import Phase
+from deadpool.trainer_hooks.protocol import RankPhase
 from deadpool.trainer_hooks.recovery import Recovery
 from deadpool.trainer_hooks.session import Session
 
@@ -134,7 +134,7 @@ class Guard:
         """Enters the loop with S_start in the process. Returns once it is protected (a joiner: at once)."""
         assert not self._opened, "the loop was entered before"
         self._opened = True
-        if self._member.phase is Phase.REHEARSE:
+        if self._member.phase is RankPhase.REHEARSE:
             self._rehearsing = True
             self.next_step = max(start, min(self._session.role.hint_step, until - 1))
             return
@@ -158,8 +158,8 @@ class Guard:
         self._protection.wait_done(step)
         with session.changed:
             session.carry_out(member.finished(step))
-            session.changed.wait_for(lambda: member.phase not in (Phase.FINISHED,))
-            if member.phase is Phase.RELEASED:
+            session.changed.wait_for(lambda: member.phase not in (RankPhase.FINISHED,))
+            if member.phase is RankPhase.RELEASED:
                 return True
         self.next_step = max(0, step - 1)  # if it has to be attempted, for _leave()
         self._leave()
@@ -172,14 +172,14 @@ class Guard:
         self._write_record(step)
 
     def end_attempt(self, step: int, error: Exception | None) -> tuple[bool, bool]:
-        if self._rehearsing and self._member.phase is not Phase.BROKEN:
+        if self._rehearsing and self._member.phase is not RankPhase.BROKEN:
             if error is None:
                 self._member.attempted()
                 self._rehearsed()
             return False, error is not None
         self._member.attempted()
         with self._session.changed:
-            if error is not None and self._member.phase is not Phase.BROKEN:
+            if error is not None and self._member.phase is not RankPhase.BROKEN:
                 self._say_raised(error)
                 return False, True
             completed = error is None and self._member.boundary(step)
@@ -205,7 +205,7 @@ class Guard:
         self._state.zero_gradients()
         if not self._member.rehearsed:
             return
-        if self._member.phase is Phase.REHEARSE:
+        if self._member.phase is RankPhase.REHEARSE:
             self._recover()
             return
         if not self._protection.restore_own():
@@ -255,7 +255,7 @@ class Guard:
 
         @wraps(step)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            self._session.strikes.in_step()
+            self._session.injections.in_step()
             self._protection.fence()
             with self._session.changed:
                 go = self._member.optimizer_began()

@@ -15,7 +15,7 @@ from enum import StrEnum
 from deadpool.proto.messages import (
     NO_STEP,
     BadCopy,
-    Misfit,
+    CopyConflict,
     Quiesce,
     RankBroken,
     RankFailed,
@@ -29,7 +29,7 @@ from deadpool.proto.vault.slots import StateId
 REHEARSALS = 2  # DDP rebuilds its buckets in its second forward, once; kernels compile and allocators warm up in the first
 
 
-class Phase(StrEnum):
+class RankPhase(StrEnum):
     CONSTRUCT = "construct"  # first start: the script builds model and optimizer with live groups
     REHEARSE = "rehearse"  # a joiner: the same with muted groups, then two steps
     RUN = "run"
@@ -73,7 +73,7 @@ class Member:
         self.rank = rank
         self.generation = generation
         self.running = generation
-        self.phase = Phase.REHEARSE if joiner else Phase.CONSTRUCT
+        self.phase = RankPhase.REHEARSE if joiner else RankPhase.CONSTRUCT
         self.live: StateId | None = None
         self.dirty = False  # optimizer.step has begun since the last boundary
         self.commit_step = NO_STEP
@@ -94,51 +94,51 @@ class Member:
             return []
         self.generation = order.generation
         match self.phase:
-            case Phase.REHEARSE:
+            case RankPhase.REHEARSE:
                 return []  # its groups are muted; it reports when it has rehearsed
-            case Phase.WAIT:
+            case RankPhase.WAIT:
                 return [self._prepared()]
-            case Phase.RELEASED:
+            case RankPhase.RELEASED:
                 return [Leave()]
-            case Phase.CONSTRUCT | Phase.RUN | Phase.FINISHED:
-                self.phase = Phase.BROKEN
-            case Phase.BROKEN | Phase.RESTORE:
+            case RankPhase.CONSTRUCT | RankPhase.RUN | RankPhase.FINISHED:
+                self.phase = RankPhase.BROKEN
+            case RankPhase.BROKEN | RankPhase.RESTORE:
                 pass
         return [Break(generation=order.generation, reason=order.reason)]
 
     def reform(self, order: Reform) -> list[Action]:
-        if order.generation != self.generation or self.phase is not Phase.WAIT:
+        if order.generation != self.generation or self.phase is not RankPhase.WAIT:
             return []
-        self.phase = Phase.RESTORE
+        self.phase = RankPhase.RESTORE
         return [Recover(order=order)]
 
     def release(self, order: Release) -> list[Action]:
-        if order.generation == self.generation and self.phase is Phase.FINISHED:
-            self.phase = Phase.RELEASED
+        if order.generation == self.generation and self.phase is RankPhase.FINISHED:
+            self.phase = RankPhase.RELEASED
         return []
 
     # ------------------------------------------------------------ what happens in the process
 
     def collective_failed(self, generation: int, error: str) -> list[Action]:
         """A collective of that generation failed by itself. Reported once; the supervisor finds the cause and sends Quiesce."""
-        if generation == self.running and self.phase is Phase.RELEASED:
+        if generation == self.running and self.phase is RankPhase.RELEASED:
             return [Leave()]
-        if generation != self.generation or self.phase not in (Phase.CONSTRUCT, Phase.RUN, Phase.FINISHED):
+        if generation != self.generation or self.phase not in (RankPhase.CONSTRUCT, RankPhase.RUN, RankPhase.FINISHED):
             return []
-        self.phase = Phase.BROKEN
+        self.phase = RankPhase.BROKEN
         return [RankBroken(generation=generation, rank=self.rank, error=error)]
 
     def begun(self, step: int) -> None:
         """The loop is entered for the first time, with S_step in the process."""
         self.live = StateId(generation=self.running, step=step)
-        if self.phase is Phase.CONSTRUCT:
-            self.phase = Phase.RUN
+        if self.phase is RankPhase.CONSTRUCT:
+            self.phase = RankPhase.RUN
 
     def optimizer_began(self) -> bool:
         """Returns whether optimizer.step may change the state: False in a broken generation."""
-        if self.phase is Phase.BROKEN:
+        if self.phase is RankPhase.BROKEN:
             return False
-        if self.phase is Phase.RUN:
+        if self.phase is RankPhase.RUN:
             self.dirty = True
         return True
 
@@ -148,7 +148,7 @@ class Member:
 
     def boundary(self, step: int) -> bool:
         """The step function ended. Returns True when step is complete (S_step+1 is live), False when it must be discarded."""
-        if self.phase is not Phase.RUN:
+        if self.phase is not RankPhase.RUN:
             return False
         self.live = StateId(generation=self.running, step=step + 1)
         self.dirty = False
@@ -160,20 +160,20 @@ class Member:
 
     def finished(self, step: int) -> list[Action]:
         """S_step is committed and the loop has no further step."""
-        if self.phase is not Phase.RUN:
+        if self.phase is not RankPhase.RUN:
             return []
-        self.phase = Phase.FINISHED
+        self.phase = RankPhase.FINISHED
         return [RankFinished(generation=self.running, rank=self.rank, step=step)]
 
     def quiesced(self, *, clean: bool) -> list[Action]:
         """The main thread is out of the step (or the rehearsal). `clean`: nothing has changed the state since its boundary."""
-        assert self.phase in (Phase.BROKEN, Phase.REHEARSE), self.phase
+        assert self.phase in (RankPhase.BROKEN, RankPhase.REHEARSE), self.phase
         assert self.rehearsed
-        rehearsed = self.phase is Phase.REHEARSE
+        rehearsed = self.phase is RankPhase.REHEARSE
         if self.dirty or not clean:
             self.live = None
         self.dirty = False
-        self.phase = Phase.WAIT
+        self.phase = RankPhase.WAIT
         return [self._prepared()] if rehearsed or self.generation > self.running else []
 
     def restoring(self, *, in_place: bool) -> None:
@@ -183,9 +183,9 @@ class Member:
 
     def restored(self, order: Reform, state: StateId) -> bool:
         """Returns whether the rank goes on, holding `state`; False when a newer generation has begun meanwhile."""
-        if order.generation != self.generation or self.phase is not Phase.RESTORE:
+        if order.generation != self.generation or self.phase is not RankPhase.RESTORE:
             return False
-        self.phase = Phase.RUN
+        self.phase = RankPhase.RUN
         self.running = order.generation
         self.live = state
         self.commit_step = min(max(self.commit_step, order.commit_step), order.resume_step)
@@ -197,15 +197,15 @@ class Member:
         phase: str,
         error: str,
         bad_copies: tuple[BadCopy, ...] = (),
-        misfits: tuple[Misfit, ...] = (),
+        conflicts: tuple[CopyConflict, ...] = (),
     ) -> list[Action]:
         """Reform or restore did not succeed, or a newer generation has cut it short. The rank waits for the next plan."""
-        assert self.phase is Phase.RESTORE, self.phase
-        self.phase = Phase.WAIT
+        assert self.phase is RankPhase.RESTORE, self.phase
+        self.phase = RankPhase.WAIT
         if self.generation > order.generation:
             return [self._prepared()]
         failed = RankFailed(
-            generation=order.generation, rank=self.rank, phase=phase, error=error, bad_copies=bad_copies, misfits=misfits
+            generation=order.generation, rank=self.rank, phase=phase, error=error, bad_copies=bad_copies, conflicts=conflicts
         )
         return [failed]
 

@@ -47,10 +47,10 @@ class Recovery:
             state, restored = self._restore(plan, source)
         except (DeadpoolError, RuntimeError, OSError) as error:
             log.warning("generation %d: %s failed: %s", plan.generation, phase, error)
-            bad_copies, misfits = (error.copies, error.misfits) if isinstance(error, BadCopiesError) else ((), ())
+            bad_copies, conflicts = (error.copies, error.conflicts) if isinstance(error, BadCopiesError) else ((), ())
             self._bad_copies += bad_copies  # said again with RankRestored: a newer generation may keep this one from being heard
             with session.changed:
-                session.carry_out(member.recovery_failed(plan, phase, str(error), bad_copies, misfits))
+                session.carry_out(member.recovery_failed(plan, phase, str(error), bad_copies, conflicts))
             if phase == "restore":
                 session.open().break_generation(plan.generation, str(error))  # they are open already, and will not be used
             return False
@@ -65,7 +65,7 @@ class Recovery:
                     step=plan.resume_step,
                     bytes_restored=restored.bytes_restored,
                     bad_copies=(*self._bad_copies, *restored.bad_copies),
-                    misfits=restored.misfits,
+                    conflicts=restored.conflicts,
                 )
             )
             self._bad_copies = ()

@@ -18,6 +18,7 @@ from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import (
+    InjectFailure,
     LaunchFailed,
     Quiesce,
     RankBroken,
@@ -33,14 +34,13 @@ from deadpool.proto.messages import (
     Reserve,
     Reserved,
     Role,
-    Strike,
     WriteCheckpoint,
 )
 from deadpool.proto.secret import read_private
-from deadpool.trainer_hooks.fault_injection import Strikes
+from deadpool.trainer_hooks.fault_injection import PendingInjections
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.link import Link
-from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, Phase, Recover
+from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
 
 STORE_TIMEOUT = timedelta(seconds=10)
@@ -56,7 +56,7 @@ class Session:
         self.member: Member
         self.groups: Groups | None = None
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
-        self.strikes = Strikes(self._lose_network)
+        self.injections = PendingInjections(self._lose_network)
         self.on_close: Callable[[], None] = lambda: None  # ends the protect thread
         self.on_checkpoint_asked: Callable[[], None] = lambda: None  # called with the lock held
         self.on_cancel: Callable[[], None] = lambda: None  # called with the lock held, right after `cancelled` is set
@@ -80,7 +80,7 @@ class Session:
         groups = Groups(record=self.record, host=host, on_broken=self._on_broken)
         with self.changed:
             self.groups = groups
-            over = self.member.phase is Phase.BROKEN  # before it began
+            over = self.member.phase is RankPhase.BROKEN  # before it began
         store = None if self.role.muted or over else self.connect_store(self.role.store_host, self.role.store_port)
         groups.init_default(
             rank=self.rank, world_size=self.world_size, generation=self.role.generation, store=store, timeout=timeout
@@ -182,8 +182,8 @@ class Session:
                     actions = self.member.reform(order)
                 case Release():
                     actions = self.member.release(order)
-                case Strike():
-                    self.strikes.add(order.kind)
+                case InjectFailure():
+                    self.injections.add(order.kind)
                 case WriteCheckpoint():
                     self.on_checkpoint_asked()
                 case _:

@@ -1,6 +1,6 @@
 """Health readings of this machine's NVIDIA GPUs through NVML (the extra `nvml`); the worst device speaks for the node.
 
-They are read in a thread of their own: a sick driver may keep a call for minutes, and the beats must not wait for it.
+They are read in a thread of their own: a sick driver may keep a call for minutes, and the heartbeats must not wait for it.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""How the machine is doing, for the beat."""
+"""How the machine is doing, for the heartbeat."""
 
 import os
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """What the ranks print: one log file for each, and prefixed lines on the agent's own stdout and stderr.
 
-The loop reads the pipes; two threads write (files, console), so that a slow disk or a stopped terminal delays neither beats nor
-orders. When one of them is hopelessly behind, output is dropped, and that is said.
+The loop reads the pipes; two threads write (files, console), so that a slow disk or a stopped terminal delays neither heartbeats
+nor orders. When one of them is hopelessly behind, output is dropped, and that is said.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _TAIL_LINES = 20
 _PIPE_BUF = 4096
 
 
-class Writer:
+class LogWriter:
     """Carries out writes in a thread of its own, in order. `problem`: why the last one failed, "" when it did not."""
 
     def __init__(self, name: str) -> None:
@@ -130,8 +130,8 @@ class Logs:
         self.folder = folder
         self._bytes_max = bytes_max
         folder.mkdir(parents=True, exist_ok=True)
-        self.files = Writer("log-files")
-        self.console = Writer("log-console")
+        self.files = LogWriter("log-files")
+        self.console = LogWriter("log-console")
         self._filtered: dict[str, LogFile] = {}
 
     @property

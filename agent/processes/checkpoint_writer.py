@@ -20,7 +20,7 @@ _VIEW = View(name="checkpoints.log", prefix=b"[checkpoints] ", console=frozenset
 _STARTS_MAX = 3
 
 
-class Checkpoints:
+class CheckpointWriterProcess:
     """`on_written` hears of each checkpoint that this node has completed, and of each part that could not be written."""
 
     def __init__(

@@ -1,14 +1,14 @@
 """The agent's side of its conversation with the supervisor (supervisor/model/session.py): it outlives both. Pure.
 
 What is said is numbered and kept until the supervisor has acted on it, so that after any break it can be said again; orders are
-numbered by the supervisor, and the number of the newest one that was obeyed goes out with Hello and every beat. Beats are not
-kept. Supervisors have terms: one of a lower term than was ever heard of gives no orders here.
+numbered by the supervisor, and the number of the newest one that was obeyed goes out with Hello and every heartbeat.
+Heartbeats are not kept. Supervisors have terms: one of a lower term than was ever heard of gives no orders here.
 """
 
 from collections import deque
 from dataclasses import replace
 
-from deadpool.proto.messages import AgentMessage, Beat, Hello, Welcome
+from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Welcome
 
 
 class Conversation:
@@ -52,7 +52,7 @@ class Conversation:
         if not self._unsent:
             return None
         number, message = self._unsent[0]
-        return number, replace(message, obeyed=self.obeyed) if isinstance(message, Beat) else message
+        return number, replace(message, obeyed=self.obeyed) if isinstance(message, Heartbeat) else message
 
     def sent(self) -> None:
         number, message = self._unsent.popleft()
@@ -64,7 +64,7 @@ class Conversation:
             self._unconfirmed.popleft()
 
     def _number(self, message: AgentMessage) -> int:
-        if isinstance(message, Beat):
+        if isinstance(message, Heartbeat):
             return 0
         self._said += 1
         return self._said

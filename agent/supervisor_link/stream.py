@@ -1,6 +1,6 @@
 """The agent's stream to the supervisor: opened with Hello, opened again for as long as it takes.
 
-Messages sent while there is no stream wait for the next one, except beats. The ranks never notice that the supervisor is away.
+Messages sent while there is no stream wait for the next one, except heartbeats. The ranks do not notice when it is away.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from deadpool.host.errors import UnavailableError
 from deadpool.proto.convert import decode_order, encode_agent_message
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.generated.agent_pb2_grpc import SupervisorStub
-from deadpool.proto.messages import AgentMessage, Beat, Hello, Order, Welcome
+from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Order, Welcome
 from deadpool.proto.secret import TOKEN_KEY
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class SupervisorLink:
         self._finishing = False
 
     def send(self, message: AgentMessage) -> None:
-        if isinstance(message, Beat) and not self._open:
+        if isinstance(message, Heartbeat) and not self._open:
             return
         self._conversation.say(message)
         self._changed.set()

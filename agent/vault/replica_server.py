@@ -37,7 +37,7 @@ from deadpool.proto.vault.wire import (
     Put,
     Reply,
     Request,
-    Reserve,
+    ReserveSlots,
     receive_into,
     receive_request,
     send_reply,
@@ -159,7 +159,7 @@ class ReplicaServer:
         """Carries the request out and returns whether the connection stays open."""
         try:
             match request:
-                case Reserve():
+                case ReserveSlots():
                     self._reserve(request)
                     send_reply(connection, Reply())
                 case Put():
@@ -175,7 +175,7 @@ class ReplicaServer:
             return not isinstance(request, Put)
         return True
 
-    def _reserve(self, request: Reserve) -> None:
+    def _reserve(self, request: ReserveSlots) -> None:
         with self._rank_lock(request.rank):
             for path in self._paths(SlotKind.REPLICA, request.rank):
                 reserve(path, request.slot_bytes)
@@ -185,7 +185,7 @@ class ReplicaServer:
         with self._only_writer(connection, put), contextlib.ExitStack() as stack:
             slots = [stack.enter_context(_opened(path)) for path in self._paths(SlotKind.REPLICA, put.rank) if path.exists()]
             if len(slots) != len(SLOT_NAMES):
-                raise SnapshotError(f"no replica slots for rank {put.rank}: Reserve comes first")
+                raise SnapshotError(f"no replica slots for rank {put.rank}: ReserveSlots comes first")
             headers = [slot.header() for slot in slots]
             held = [StateId(generation=each.generation, step=each.step) if each is not None else None for each in headers]
             index = slot_to_write(held, put.keep_step)

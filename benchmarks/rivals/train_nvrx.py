@@ -13,7 +13,7 @@ import deadpool
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
 
 
-class BeatingRun:
+class HeartbeatRun:
     """What join() returns, except that each completed step sends a heartbeat."""
 
     def __init__(self, run: deadpool.Run) -> None:
@@ -24,7 +24,7 @@ class BeatingRun:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
 
-    def protect(self, **parts: Any) -> "BeatingRun":
+    def protect(self, **parts: Any) -> "HeartbeatRun":
         self._guard = self._run.protect(**parts)
         return self
 
@@ -36,6 +36,6 @@ class BeatingRun:
 
 if __name__ == "__main__":
     join = deadpool.join
-    setattr(deadpool, "join", lambda: BeatingRun(join()))  # noqa: B010 (mypy would want the very type)
+    setattr(deadpool, "join", lambda: HeartbeatRun(join()))  # noqa: B010 (mypy would want the very type)
     sys.argv[0] = str(SCRIPT)
     runpy.run_path(str(SCRIPT), run_name="__main__")

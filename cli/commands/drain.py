@@ -9,13 +9,13 @@ from deadpool.proto.messages.status import JobStatus, NodeStatus
 _BUSY = ("assemble", "start", "recover")
 
 
-class Job(Protocol):
+class DrainedJob(Protocol):
     def status(self) -> JobStatus: ...
 
     def drain(self, node: str, reason: str) -> None: ...
 
 
-def drain_node(job: Job, node: str, reason: str, *, pause: Callable[[], None]) -> str:
+def drain_node(job: DrainedJob, node: str, reason: str, *, pause: Callable[[], None]) -> str:
     """Returns what to tell once the node can be switched off. ConfigError: nothing has changed; DeadpoolError: it was undone.
 
     `pause` is called between two looks.

@@ -80,7 +80,7 @@ def _headline(status: JobStatus) -> Text:
 
 def _nodes(status: JobStatus) -> Table:
     table = Table("node", "role", box=box.SIMPLE_HEAD)
-    for name in ("rank", "pid", "step", "beat", "cpu", "memory", "shm free", "warm"):
+    for name in ("rank", "pid", "step", "heartbeat", "cpu", "memory", "shm free", "warm"):
         table.add_column(name, justify="right")
     for node in sorted(status.nodes, key=lambda node: (node.role == "lost", node.index)):
         table.add_row(*_node_row(node), style="dim" if node.role == "lost" else None)
@@ -94,7 +94,7 @@ def _node_row(node: NodeStatus) -> tuple[str, ...]:
     if node.role == "lost":
         return cells
     return (
-        *cells, f"{node.beat_age_s:.1f} s", f"{node.cpu_share:.0%}", f"{node.memory_share:.0%}",
+        *cells, f"{node.heartbeat_age_s:.1f} s", f"{node.cpu_share:.0%}", f"{node.memory_share:.0%}",
         f"{node.shm_free_bytes / (1 << 30):.1f} GiB", str(node.standins_ready),
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DoctorPlan:
     """The job that is meant. `state_bytes`: of one rank: parameters, optimizer and the rest; 0: not known.
 
     `unique_bytes`: of it, what no other rank holds: that is replicated. `port`: the supervisor's, 0: any.
@@ -78,7 +78,7 @@ class Machine:
     mpi: Sequence[str] = ()
 
 
-def machine_findings(machine: Machine, plan: Plan) -> Iterator[Finding]:
+def machine_findings(machine: Machine, plan: DoctorPlan) -> Iterator[Finding]:
     yield shm(machine, plan)
     yield files(machine, plan)
     yield memlock(machine)
@@ -87,7 +87,7 @@ def machine_findings(machine: Machine, plan: Plan) -> Iterator[Finding]:
     yield mpi(machine)
 
 
-def shm(machine: Machine, plan: Plan) -> Finding:
+def shm(machine: Machine, plan: DoctorPlan) -> Finding:
     needed, free = plan.shm_bytes, machine.shm_free_bytes
     found = f"{_size(free)} of {_size(machine.shm_bytes)} free"
     if not machine.shm_writable:
@@ -105,7 +105,7 @@ def shm(machine: Machine, plan: Plan) -> Finding:
     return Finding(check="/dev/shm", level=Level.OK if needed <= 0.9 * free else Level.WARN, found=found)
 
 
-def files(machine: Machine, plan: Plan) -> Finding:
+def files(machine: Machine, plan: DoctorPlan) -> Finding:
     needed = _FILES_OF_ITS_OWN + _SOCKETS_PER_RANK * plan.world_size
     soft, hard = machine.files_soft, machine.files_hard
     found = f"{_limit(soft)} open files (hard limit {_limit(hard)}), about {needed} are needed"
@@ -125,7 +125,7 @@ def memlock(machine: Machine) -> Finding:
     return Finding(check="memlock", level=level, found=f"{found}, RDMA devices", advice=advice)
 
 
-def ports(machine: Machine, plan: Plan) -> Finding:
+def ports(machine: Machine, plan: DoctorPlan) -> Finding:
     low, high = machine.ports
     found = f"ephemeral ports {low} to {high}" + (
         f", port {plan.port} is {'free' if machine.port_free else 'taken'}" if plan.port else ""
@@ -139,7 +139,7 @@ def ports(machine: Machine, plan: Plan) -> Finding:
     return Finding(check="ports", level=Level.OK, found=found)
 
 
-def gpus(machine: Machine, plan: Plan) -> Finding:
+def gpus(machine: Machine, plan: DoctorPlan) -> Finding:
     said = machine.torch
     if not said:
         return Finding(
@@ -185,7 +185,7 @@ def clock(node: str, ahead_s: float, uncertain_s: float = 0.0) -> Finding:
     return Finding(check="clock", level=level, found=found, advice=advice, node=node)
 
 
-def bandwidth(between: str, bytes_per_s: float, plan: Plan) -> Finding:
+def bandwidth(between: str, bytes_per_s: float, plan: DoctorPlan) -> Finding:
     found = f"{bytes_per_s / 1e9:.2f} GB/s"
     if plan.unique_bytes:
         one_s = plan.nproc_per_node * plan.replicas * plan.unique_bytes / bytes_per_s

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from deadpool.cli.doctor import checks, probes, throughput
-from deadpool.cli.doctor.checks import Finding, Level, Machine, Plan
+from deadpool.cli.doctor.checks import DoctorPlan, Finding, Level, Machine
 from deadpool.cli.nodes.ssh import failure, output_of, ssh_command
 from deadpool.host.addresses import interface_address
 from deadpool.host.errors import ConfigError, DeadpoolError
@@ -26,7 +26,7 @@ _LOCAL = "127.0.0.1"
 
 
 def examine(
-    plan: Plan, *, python: str, interface: str | None = None, hosts: Sequence[str] = (), job: JobStatus | None = None
+    plan: DoctorPlan, *, python: str, interface: str | None = None, hosts: Sequence[str] = (), job: JobStatus | None = None
 ) -> list[Finding]:
     """Returns what there is to say of all that was named. ConfigError: no such interface."""
     found = list(checks.machine_findings(probes.this_machine(port=plan.port, python=python), plan))
@@ -48,7 +48,7 @@ def examine(
 
 def preflight(config: JobConfig, *, port: int | None, interface: str | None, say: Callable[[str], None]) -> None:
     """Says what is not as it should be for this job, here; ConfigError when something would make it fail."""
-    plan = Plan(
+    plan = DoctorPlan(
         world_size=config.world_size,
         nproc_per_node=config.nproc_per_node,
         replicas=config.replicas,
@@ -73,7 +73,7 @@ def as_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(each) for each in findings]
 
 
-def _within(address: str, plan: Plan) -> Finding:
+def _within(address: str, plan: DoctorPlan) -> Finding:
     try:
         return checks.bandwidth("", throughput.within(address), plan)
     except OSError as error:
@@ -105,7 +105,7 @@ def _job(job: JobStatus) -> Iterator[Finding]:
 # ---------------------------------------------------------------- other machines
 
 
-def _hosts(plan: Plan, python: str, hosts: Sequence[str]) -> Iterator[Finding]:
+def _hosts(plan: DoctorPlan, python: str, hosts: Sequence[str]) -> Iterator[Finding]:
     reachable = []
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
         for host, asked in [(host, pool.submit(_ask, host, plan, python)) for host in hosts]:
@@ -129,7 +129,7 @@ def _hosts(plan: Plan, python: str, hosts: Sequence[str]) -> Iterator[Finding]:
             yield Finding(check="bandwidth", level=Level.FAIL, found=str(error), advice=advice, node=between)
 
 
-def _ask(host: str, plan: Plan, python: str) -> tuple[Machine, float, float]:
+def _ask(host: str, plan: DoctorPlan, python: str) -> tuple[Machine, float, float]:
     """Returns (what the machine says of itself, how far its clock is ahead, to within how much)."""
     command = [sys.executable, "-P", "-m", "deadpool.cli.doctor.probes", str(plan.port), python]
     machine = probes.from_json(output_of(host, command, timeout_s=_PROBE_S))

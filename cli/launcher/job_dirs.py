@@ -25,7 +25,7 @@ _SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without the final zero
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SupervisorEndpoint:
     """Where a job's supervisor listens, as `host:port`, and its pid."""
 
     job_id: str
@@ -95,13 +95,13 @@ def find_job(job_id: str | None) -> Path:
     return next(iter(jobs.values()))
 
 
-def read_endpoint(folder: Path) -> Endpoint:
+def read_endpoint(folder: Path) -> SupervisorEndpoint:
     path = folder / "endpoint.json"
     if not path.exists():
         path = folder / f"endpoint-{newest_endpoint(folder)[0]}.json"
     if not path.exists():
         raise UnavailableError(f"{folder}: no supervisor has listened yet")
-    return Endpoint(**json.loads(read_private(path)))
+    return SupervisorEndpoint(**json.loads(read_private(path)))
 
 
 def is_running(folder: Path) -> bool:

@@ -72,7 +72,7 @@ SETTINGS = (
     Setting(field="heartbeat_interval_s", name="heartbeat-interval", **_SECONDS,
             help="Time between a node's signs of life.  [default: a third of the timeout, 1 s at most]"),
     Setting(field="heartbeat_timeout_s", name="heartbeat-timeout", **_SECONDS,
-            help="Silence after which a node is dead; longer for a node that has come back from longer pauses."),
+            help="HeartbeatMonitor after which a node is dead; longer for a node that has come back from longer pauses."),
     Setting(field="hang_timeout_s", name="hang-timeout", **_SECONDS,
             help="No rank's step advances for so long: the culprit is found and killed, even in the construction.  "
                  "[default: learned from the steps, at least 30 s]"),

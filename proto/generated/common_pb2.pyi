@@ -148,7 +148,7 @@ class BadCopy(_message.Message):
     step: int
     def __init__(self, node_id: _Optional[str] = ..., kind: _Optional[str] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
-class Misfit(_message.Message):
+class CopyConflict(_message.Message):
     __slots__ = ("rank", "generation", "step", "peer", "peer_generation")
     RANK_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -163,36 +163,36 @@ class Misfit(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., peer: _Optional[int] = ..., peer_generation: _Optional[int] = ...) -> None: ...
 
 class RankRestored(_message.Message):
-    __slots__ = ("generation", "rank", "step", "bytes_restored", "bad_copies", "misfits")
+    __slots__ = ("generation", "rank", "step", "bytes_restored", "bad_copies", "conflicts")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BYTES_RESTORED_FIELD_NUMBER: _ClassVar[int]
     BAD_COPIES_FIELD_NUMBER: _ClassVar[int]
-    MISFITS_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     step: int
     bytes_restored: int
     bad_copies: _containers.RepeatedCompositeFieldContainer[BadCopy]
-    misfits: _containers.RepeatedCompositeFieldContainer[Misfit]
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., bytes_restored: _Optional[int] = ..., bad_copies: _Optional[_Iterable[_Union[BadCopy, _Mapping]]] = ..., misfits: _Optional[_Iterable[_Union[Misfit, _Mapping]]] = ...) -> None: ...
+    conflicts: _containers.RepeatedCompositeFieldContainer[CopyConflict]
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., bytes_restored: _Optional[int] = ..., bad_copies: _Optional[_Iterable[_Union[BadCopy, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[CopyConflict, _Mapping]]] = ...) -> None: ...
 
 class RankFailed(_message.Message):
-    __slots__ = ("generation", "rank", "phase", "error", "bad_copies", "misfits")
+    __slots__ = ("generation", "rank", "phase", "error", "bad_copies", "conflicts")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BAD_COPIES_FIELD_NUMBER: _ClassVar[int]
-    MISFITS_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     phase: str
     error: str
     bad_copies: _containers.RepeatedCompositeFieldContainer[BadCopy]
-    misfits: _containers.RepeatedCompositeFieldContainer[Misfit]
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., phase: _Optional[str] = ..., error: _Optional[str] = ..., bad_copies: _Optional[_Iterable[_Union[BadCopy, _Mapping]]] = ..., misfits: _Optional[_Iterable[_Union[Misfit, _Mapping]]] = ...) -> None: ...
+    conflicts: _containers.RepeatedCompositeFieldContainer[CopyConflict]
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., phase: _Optional[str] = ..., error: _Optional[str] = ..., bad_copies: _Optional[_Iterable[_Union[BadCopy, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[CopyConflict, _Mapping]]] = ...) -> None: ...
 
 class RankResumed(_message.Message):
     __slots__ = ("generation", "rank", "step", "at_ns")

@@ -40,22 +40,22 @@ class RankMessage(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ...) -> None: ...
 
 class RankOrder(_message.Message):
-    __slots__ = ("role", "reserved", "quiesce", "reform", "release", "strike", "write_checkpoint")
+    __slots__ = ("role", "reserved", "quiesce", "reform", "release", "inject_failure", "write_checkpoint")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     QUIESCE_FIELD_NUMBER: _ClassVar[int]
     REFORM_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
-    STRIKE_FIELD_NUMBER: _ClassVar[int]
+    INJECT_FAILURE_FIELD_NUMBER: _ClassVar[int]
     WRITE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     role: Role
     reserved: Reserved
     quiesce: _common_pb2.Quiesce
     reform: _common_pb2.Reform
     release: _common_pb2.Release
-    strike: Strike
+    inject_failure: InjectFailure
     write_checkpoint: _common_pb2.WriteCheckpoint
-    def __init__(self, role: _Optional[_Union[Role, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., strike: _Optional[_Union[Strike, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ...) -> None: ...
+    def __init__(self, role: _Optional[_Union[Role, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject_failure: _Optional[_Union[InjectFailure, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("pid",)
@@ -110,7 +110,7 @@ class Role(_message.Message):
     environment: _containers.ScalarMap[str, str]
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., muted: _Optional[bool] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., hint_step: _Optional[int] = ..., placement: _Optional[_Union[_common_pb2.Placement, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
-class Strike(_message.Message):
+class InjectFailure(_message.Message):
     __slots__ = ("kind",)
     KIND_FIELD_NUMBER: _ClassVar[int]
     kind: str

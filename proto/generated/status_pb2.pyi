@@ -21,12 +21,12 @@ class RankStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node_id", "index", "role", "host", "beat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s")
+    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
-    BEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_SHARE_FIELD_NUMBER: _ClassVar[int]
     SHM_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -38,7 +38,7 @@ class NodeStatus(_message.Message):
     index: int
     role: str
     host: str
-    beat_age_s: float
+    heartbeat_age_s: float
     cpu_share: float
     memory_share: float
     shm_free_bytes: int
@@ -46,7 +46,7 @@ class NodeStatus(_message.Message):
     ranks: _containers.RepeatedCompositeFieldContainer[RankStatus]
     troubles: _containers.RepeatedScalarFieldContainer[str]
     clock_ahead_s: float
-    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., beat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ...) -> None: ...
 
 class PhaseTimes(_message.Message):
     __slots__ = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")

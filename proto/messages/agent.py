@@ -69,7 +69,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """Sent every heartbeat_interval. Shares are 0..1 of this machine."""
 
     generation: int
@@ -300,7 +300,7 @@ class Stop:
 
 AgentMessage = (
     Hello
-    | Beat
+    | Heartbeat
     | StoreOpened
     | LaunchFailed
     | VaultReport

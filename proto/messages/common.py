@@ -151,7 +151,7 @@ class BadCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misfit:
+class CopyConflict:
     """A rank's replica of S_step and a peer's snapshot of it contradict each other, though each is whole by its own checksums.
 
     What the rank recorded of bytes that both held is not what the peer has: one of the two was corrupted before it was sealed.
@@ -169,7 +169,7 @@ class Misfit:
 class RankRestored:
     """`bytes_restored`: how many bytes were copied or fetched (0 for a live state). `bad_copies`: passed over for others.
 
-    `misfits`: peers that were passed over.
+    `conflicts`: peers that were passed over.
     """
 
     generation: int
@@ -177,7 +177,7 @@ class RankRestored:
     step: int
     bytes_restored: int
     bad_copies: tuple[BadCopy, ...] = ()
-    misfits: tuple[Misfit, ...] = ()
+    conflicts: tuple[CopyConflict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class RankFailed:
     phase: str  # "reform" | "restore"
     error: str
     bad_copies: tuple[BadCopy, ...] = ()
-    misfits: tuple[Misfit, ...] = ()
+    conflicts: tuple[CopyConflict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

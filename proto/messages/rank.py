@@ -69,7 +69,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class InjectFailure:
     """An injected failure whose hand is the trainer's own: the rank carries it out in the step under way."""
 
     kind: str
@@ -92,4 +92,4 @@ RankMessage = (
     | RankRaised
 )
 
-RankOrder = Role | Reserved | Quiesce | Reform | Release | Strike | WriteCheckpoint
+RankOrder = Role | Reserved | Quiesce | Reform | Release | InjectFailure | WriteCheckpoint

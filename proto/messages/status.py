@@ -21,21 +21,23 @@ class RankStatus:
 class NodeStatus:
     """`role`: member | spare | drained (a person wants it free) | faulty (alive, but not trusted with ranks) | lost.
 
-    `beat_age_s`: seconds since the last beat.
+    `heartbeat_age_s`: seconds since the last heartbeat.
     """
 
     node_id: str
     index: int
     role: str
     host: str
-    beat_age_s: float
+    heartbeat_age_s: float
     cpu_share: float
     memory_share: float
     shm_free_bytes: int
     standins_ready: int
     ranks: tuple[RankStatus, ...] = ()
     troubles: tuple[str, ...] = ()  # what the node runs out of
-    clock_ahead_s: float = 0.0  # its calendar clock, of the supervisor's machine's; the way of the beat makes it a little less
+    clock_ahead_s: float = (
+        0.0  # its calendar clock, of the supervisor's machine's; the way of the heartbeat makes it a little less
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class RecoveryRecord:
 
     It ends with every rank's first new step; where all ranks were started afresh, as scripts without hooks always are, when their
     processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that were told
-    of, as each beat does: those of the last second before every copy of them was lost are not known, and not counted.
+    of, as each heartbeat does: those of the last second before every copy of them was lost are not known, and not counted.
     """
 
     generation: int

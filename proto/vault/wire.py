@@ -4,7 +4,7 @@ A frame is a 4-byte big-endian length and that many bytes of JSON; raw bytes fol
 
 | request                                   | raw bytes after it            | reply, raw bytes after it             |
 |-------------------------------------------|-------------------------------|---------------------------------------|
-| Reserve: two replica slots for a rank     |                               | Reply                                 |
+| ReserveSlots: two replica slots for a rank     |                               | Reply                                 |
 | Put: write a replica slot                 | data, tables, header page     | Reply, once verified and sealed (ack) |
 | GetHead: a sealed slot's header, tables   |                               | Reply, header page + tables           |
 | GetData: ranges of a sealed slot's data   |                               | Reply, the ranges, in order           |
@@ -29,7 +29,7 @@ MAX_FRAME_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
+class ReserveSlots:
     rank: int
     slot_bytes: int
 
@@ -91,8 +91,8 @@ class Reply:
     error: str = ""
 
 
-Request = Reserve | Put | GetHead | GetData | Discard
-_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in (Reserve, Put, GetHead, GetData, Discard)}
+Request = ReserveSlots | Put | GetHead | GetData | Discard
+_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in (ReserveSlots, Put, GetHead, GetData, Discard)}
 
 
 def send_request(connection: socket.socket, request: Request) -> None:

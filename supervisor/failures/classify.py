@@ -44,7 +44,7 @@ def error_mark(*, rank: int, step: int, exit_code: int, error: str, log_tail: st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class EarlierFailure:
     """An earlier failure of a process, on that node."""
 
     node_id: str

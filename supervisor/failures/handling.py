@@ -9,12 +9,12 @@ from deadpool.proto.config import OnExhausted
 from deadpool.proto.faults import Target
 from deadpool.proto.messages import KillRanks
 from deadpool.supervisor.failures.attribution import blamed
-from deadpool.supervisor.failures.classify import ErrorMark, Facts, FailureClass, Past, What, classify, error_mark
+from deadpool.supervisor.failures.classify import EarlierFailure, ErrorMark, Facts, FailureClass, What, classify, error_mark
 from deadpool.supervisor.failures.hang_inquiry import conclude, open_inquiry
 from deadpool.supervisor.failures.rules import rules_of
 from deadpool.supervisor.injections import struck_at
-from deadpool.supervisor.model.membership import Rank, Role, choose_spare
-from deadpool.supervisor.model.state import Hiccup, JobState, Phase
+from deadpool.supervisor.model.membership import NodeRole, Rank, choose_spare
+from deadpool.supervisor.model.state import BrokenCollective, JobState, Phase
 from deadpool.supervisor.model.timeline import Failure, Stage
 from deadpool.supervisor.recovery import drained_ranks, protocol
 
@@ -24,28 +24,32 @@ _EXIT_S = 10.0  # from an exception in a rank's step to the exit of its process:
 def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken, now_s: float) -> None:
     blames = blamed(broken.error, node_id, state.roster.live())
     state.note("collective_failed", rank=broken.rank, node=node_id, blames=blames, error=broken.error)
-    if state.hiccup is None:
-        deadline_s = max(now_s + state.config.hiccup_grace_s, state.exit_expected_until_s)
-        state.hiccup = Hiccup(node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s)
+    if state.broken_collective is None:
+        deadline_s = max(now_s + state.config.broken_collective_grace_s, state.exit_expected_until_s)
+        state.broken_collective = BrokenCollective(
+            node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s
+        )
 
 
 def rank_raised(state: JobState, node_id: str, raised: messages.RankRaised, now_s: float) -> None:
     """The rank will exit, and is the root cause of the collectives that fail by it. Its exit says all, and takes a while."""
     state.note("rank_raised", rank=raised.rank, node=node_id, error=raised.error)
     state.exit_expected_until_s = now_s + _EXIT_S
-    if state.hiccup is not None:
-        state.hiccup = replace(state.hiccup, deadline_s=max(state.hiccup.deadline_s, state.exit_expected_until_s))
+    if state.broken_collective is not None:
+        state.broken_collective = replace(
+            state.broken_collective, deadline_s=max(state.broken_collective.deadline_s, state.exit_expected_until_s)
+        )
 
 
-def hiccup_expired(state: JobState, now_s: float) -> None:
-    hiccup = state.hiccup
-    assert hiccup is not None
-    peer = blamed(hiccup.error, hiccup.node_id, state.roster.live())
-    cause = f"a collective failed on rank {hiccup.rank} and nobody died{f' (it blames {peer})' if peer else ''}: {hiccup.error}"
-    failure = Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=hiccup.node_id, at_s=hiccup.at_s)
+def broken_collective_expired(state: JobState, now_s: float) -> None:
+    broken = state.broken_collective
+    assert broken is not None
+    peer = blamed(broken.error, broken.node_id, state.roster.live())
+    cause = f"a collective failed on rank {broken.rank} and nobody died{f' (it blames {peer})' if peer else ''}: {broken.error}"
+    failure = Failure(cause=cause, failure_class=FailureClass.TRANSIENT, node=broken.node_id, at_s=broken.at_s)
     if state.hooked:
         failed(state, failure, now_s)
-    state.hiccup = None
+    state.broken_collective = None
 
 
 def inquiry_expired(state: JobState, now_s: float) -> None:
@@ -146,7 +150,7 @@ def _died(state: JobState, node_id: str, exited: messages.RankExited, now_s: flo
         counted=_is_new(state, rank),
         details=details,
     )
-    state.past.append(Past(node_id=node_id, what=what, at_s=now_s))
+    state.past.append(EarlierFailure(node_id=node_id, what=what, at_s=now_s))
     failed(state, failure, now_s)
 
 
@@ -161,11 +165,11 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
     all_done = all(rank.done for rank in roster.of_node(node_id))
     was_member = node_id in roster.seats
     if state.phase is Phase.FINISH and was_member and all_done:
-        for rank in roster.vacate(node_id, Role.LOST):
+        for rank in roster.vacate(node_id, NodeRole.LOST):
             roster.ranks[rank].done = True  # nothing there is needed any more
         state.note("node_lost", node=node_id, reason=reason)
         return
-    ranks = roster.vacate(node_id, Role.LOST)
+    ranks = roster.vacate(node_id, NodeRole.LOST)
     state.note("node_lost", node=node_id, reason=reason, ranks=ranks)
     match state.phase:
         case Phase.ASSEMBLE:
@@ -240,7 +244,7 @@ def launch_failed(state: JobState, node_id: str, message: messages.LaunchFailed,
         failure = Failure(cause=reason, failure_class=FailureClass.PERMANENT, node=node_id, at_s=now_s)
         failed(state, failure, now_s)
     else:
-        state.roster.vacate(node_id, Role.FAULTY)
+        state.roster.vacate(node_id, NodeRole.FAULTY)
         state.note("node_faulty", node=node_id, cause=reason)
 
 
@@ -268,7 +272,7 @@ def _settle_permanent(state: JobState, failure: Failure) -> None:
         state.note("kept_on_node", node=failure.node, reason=f"{why}: the same node gets its ranks again")
         return
     others = tuple(rank.rank for rank in roster.of_node(failure.node) if rank.present)
-    roster.vacate(failure.node, Role.FAULTY)
+    roster.vacate(failure.node, NodeRole.FAULTY)
     state.note("node_faulty", node=failure.node, cause=failure.cause)
     if others:
         reason = f"{failure.node} gives up its ranks"
@@ -278,7 +282,7 @@ def _settle_permanent(state: JobState, failure: Failure) -> None:
 def _transient(state: JobState, cause: str, node_id: str, ranks: tuple[int, ...], now_s: float) -> Failure:
     """Returns the failure of a process that had to be killed."""
     failure_class = _classified(state, cause, _facts(state, node_id, What.LATE, now_s))
-    state.past.append(Past(node_id=node_id, what=What.LATE, at_s=now_s))
+    state.past.append(EarlierFailure(node_id=node_id, what=What.LATE, at_s=now_s))
     return Failure(cause=cause, failure_class=failure_class, node=node_id, ranks=ranks, at_s=now_s)
 
 

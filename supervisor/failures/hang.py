@@ -1,6 +1,6 @@
 """Has the training stopped without anyone dying, and whose fault is it? Pure.
 
-`StepWatch` hears the beats and says when no rank's step has advanced for too long; it starts afresh in each generation.
+`StepWatch` hears the heartbeats and says when no rank's step has advanced for too long; it starts afresh in each generation.
 `find_culprit` reads the ranks' call records (what each has entered and left, of every group) and names one rank.
 """
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deadpool.proto.messages import Beat, GroupCall, RankCalls
+from deadpool.proto.messages import GroupCall, Heartbeat, RankCalls
 
 FLOOR_S = 30.0  # of the learned timeout
 TIMES = 5.0  # the longest that was seen in this job, so many times over
@@ -34,10 +34,10 @@ class StepWatch:
         self._stepped = False
         self._known: dict[tuple[int, int], tuple[int, int]] = {}  # (rank, pid) -> step, steps done
 
-    def heard(self, beat: Beat, *, now_s: float) -> None:
-        if beat.generation != self.generation:
+    def heard(self, heartbeat: Heartbeat, *, now_s: float) -> None:
+        if heartbeat.generation != self.generation:
             return
-        for each in beat.ranks:
+        for each in heartbeat.ranks:
             key, at = (each.rank, each.pid), (each.step, each.steps_done)
             before = self._known.get(key, at)
             self._known[key] = at

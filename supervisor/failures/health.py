@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 
-from deadpool.proto.messages import Beat, Reading
+from deadpool.proto.messages import Heartbeat, Reading
 from deadpool.supervisor.failures.classify import unhealthy
 from deadpool.supervisor.failures.rules import rules_of
-from deadpool.supervisor.model.membership import Role
+from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.state import JobState, Phase
 
 
-def beat_read(state: JobState, node_id: str, beat: Beat) -> None:
-    own = {"cpu_share": beat.cpu_share, "memory_share": beat.memory_share, "shm_free_bytes": float(beat.shm_free_bytes)}
-    _read(state, node_id, own, beat.readings)
+def heartbeat_read(state: JobState, node_id: str, heartbeat: Heartbeat) -> None:
+    own = {
+        "cpu_share": heartbeat.cpu_share,
+        "memory_share": heartbeat.memory_share,
+        "shm_free_bytes": float(heartbeat.shm_free_bytes),
+    }
+    _read(state, node_id, own, heartbeat.readings)
 
 
 def hello_read(state: JobState, node_id: str, readings: Sequence[Reading]) -> None:
@@ -21,10 +25,10 @@ def hello_read(state: JobState, node_id: str, readings: Sequence[Reading]) -> No
 
 def _read(state: JobState, node_id: str, own: dict[str, float], readings: Sequence[Reading]) -> None:
     state.readings[node_id] = own | {each.name: each.value for each in readings}
-    if state.roster.nodes[node_id].role is not Role.SPARE or state.phase is Phase.ASSEMBLE:
+    if state.roster.nodes[node_id].role is not NodeRole.SPARE or state.phase is Phase.ASSEMBLE:
         return  # a member's next failure is judged by them
     found = unhealthy(rules_of(state.config.failure_rules), state.readings[node_id])
     if found is not None:
         rule, why = found
-        state.roster.vacate(node_id, Role.FAULTY)
+        state.roster.vacate(node_id, NodeRole.FAULTY)
         state.note("node_faulty", node=node_id, cause=why, rule=rule)

@@ -1,11 +1,11 @@
-"""Which nodes have been silent too long? Pure: beats and checks with their time in, silent nodes out.
+"""Which nodes have been silent too long? Pure: heartbeats and checks with their time in, silent nodes out.
 
 Silence proves nothing while the supervisor itself was away (busy, suspended): its clock here stands still for as long as a check
 comes late, so that a node is lost only after `timeout_s` in which the supervisor was really listening.
 
 The timeout adapts to what is seen: a node that was quiet for g seconds within the last minute and came back by itself (a loaded
-machine) is given up only after 1.5 g, at most three timeouts. On a quiet machine g is the time between two beats, and the timeout
-is what was asked for; so it may be set down to a second or less, with three beats in it.
+machine) is given up only after 1.5 g, at most three timeouts. On a quiet machine g is the time between two heartbeats, and the
+timeout is what was asked for; so it may be set down to a second or less, with three heartbeats in it.
 """
 
 import math
@@ -38,7 +38,7 @@ class _Pauses:
         return self.longest[0][1] if self.longest else 0.0
 
 
-class Silence:
+class HeartbeatMonitor:
     def __init__(self, *, timeout_s: float, now_s: float) -> None:
         self.timeout_s = timeout_s
         self.interval_s = timeout_s / _CHECKS_PER_TIMEOUT
@@ -49,7 +49,7 @@ class Silence:
         self._now_s = now_s
 
     def heard(self, node_id: str, *, now_s: float) -> None:
-        """Any message of the node counts, not only beats."""
+        """Any message of the node counts, not only heartbeats."""
         attended_s = self.attended_s(now_s)
         if node_id in self._nodes:
             self._nodes[node_id].heard(attended_s)

@@ -1,7 +1,7 @@
 """The journal: every event and deadline that the core has acted on, one JSON line each, on disk before its commands are sent.
 
-Replaying it through a fresh core gives an equal one. Beats are written only when something else follows: of each node the last
-one before it, for the earlier ones leave no trace in the core; one that has commands is written like any other event.
+Replaying it through a fresh core gives an equal one. Heartbeats are written only when something else follows: of each node the
+last one before it, for the earlier ones leave no trace in the core; one that has commands is written like any other event.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from deadpool.host.console import tell
 from deadpool.proto import convert
 from deadpool.proto.generated import agent_pb2
-from deadpool.proto.messages import Beat
+from deadpool.proto.messages import Heartbeat
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.commands import Command
 from deadpool.supervisor.model.events import Event, FromAgent
@@ -86,7 +86,7 @@ class Journal:
         self.job = job
         self._file = file
         self._is_over = is_over
-        self._beats: dict[str, str] = {}  # the last line of each node's beats that is not written yet
+        self._heartbeats: dict[str, str] = {}  # the last line of each node's heartbeats that is not written yet
 
     @property
     def trouble(self) -> str:
@@ -94,8 +94,8 @@ class Journal:
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         commands = self.job.handle(event, now_s=now_s)
-        if isinstance(event, FromAgent) and isinstance(event.message, Beat) and not commands:
-            self._beats[event.node_id] = event_line(event, now_s=now_s)
+        if isinstance(event, FromAgent) and isinstance(event.message, Heartbeat) and not commands:
+            self._heartbeats[event.node_id] = event_line(event, now_s=now_s)
         else:
             self._write(event_line(event, now_s=now_s))
         return commands
@@ -107,8 +107,8 @@ class Journal:
         return commands
 
     def _write(self, line: str) -> None:
-        self._file.write(*self._beats.values(), line)
-        self._beats.clear()
+        self._file.write(*self._heartbeats.values(), line)
+        self._heartbeats.clear()
         if self._is_over():
             raise SupersededError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import Beat
+from deadpool.proto.messages import Heartbeat
 from deadpool.proto.terms import journal_path, newest_term
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.journal.journal import parse_event
@@ -24,7 +24,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(slots=True, kw_only=True)
-class Past:
+class ReplayedJob:
     """`last_s`, `last_event_id`: of the newest line. `notes`: of the newest line; they may not have got into the events."""
 
     job: Job
@@ -40,7 +40,7 @@ class Past:
         if "event" in entry:
             event = parse_event(entry["event"])
             self.last_event_id = max(self.last_event_id, event.event_id)
-            if isinstance(event, FromAgent) and isinstance(event.message, Beat):
+            if isinstance(event, FromAgent) and isinstance(event.message, Heartbeat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s)
             commands = self.job.handle(event, now_s=now_s)
         else:
@@ -59,9 +59,9 @@ class Clock:
         return time.monotonic() + self.offset_s
 
 
-def read_past(folder: Path, term: int, config: JobConfig, *, events_at: int) -> tuple[Past, Clock, dict[str, Any]]:
+def read_past(folder: Path, term: int, config: JobConfig, *, events_at: int) -> tuple[ReplayedJob, Clock, dict[str, Any]]:
     """Returns what came before this term, the job's clock from now on, and the first entry of this term's journal."""
-    past = Past(job=Job(config), events_at=events_at)
+    past = ReplayedJob(job=Job(config), events_at=events_at)
     before = newest_journal(folder, term)
     follows = None if before == 0 else {"term": before, "bytes": whole_bytes(journal_path(folder, before))}
     head: dict[str, Any] = {}

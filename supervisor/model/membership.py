@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from deadpool.proto.messages import NO_STEP, Endpoint, Hello, Placement
-from deadpool.supervisor.model.session import Session
+from deadpool.supervisor.model.session import AgentSession
 
 
-class Role(StrEnum):
+class NodeRole(StrEnum):
     MEMBER = "member"
     SPARE = "spare"
     DRAINED = "drained"  # alive, serves its vault; a person or Slurm wants it free of ranks
@@ -29,15 +29,15 @@ class Node:
     node_id: str
     index: int
     endpoint: Endpoint
-    role: Role
-    session: Session
+    role: NodeRole
+    session: AgentSession
     stopped: bool = False
     drained: bool = False
     troubles: dict[str, str] = field(default_factory=dict)  # kind -> what the node runs out of
 
     @property
     def live(self) -> bool:
-        return self.role is not Role.LOST
+        return self.role is not NodeRole.LOST
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,10 +106,10 @@ class Roster:
             index = before.index if before else max(taken, default=-1) + 1
         endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
         self.conversations += 1
-        session = Session.begin(hello, self.conversations, generation)
-        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=Role.SPARE, session=session)
+        session = AgentSession.begin(hello, self.conversations, generation)
+        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=NodeRole.SPARE, session=session)
         if before is not None and before.drained and before.session.life == node.session.life:
-            node.role, node.drained = Role.DRAINED, True
+            node.role, node.drained = NodeRole.DRAINED, True
         self.nodes[hello.node_id] = node
         return node
 
@@ -122,26 +122,26 @@ class Roster:
         return [self.nodes[seat] for seat in self.seats if seat is not None]
 
     def spares(self) -> list[Node]:
-        return [node for node in self.live() if node.role is Role.SPARE]
+        return [node for node in self.live() if node.role is NodeRole.SPARE]
 
     def vacancies(self) -> list[int]:
         return [node_rank for node_rank, seat in enumerate(self.seats) if seat is None]
 
     def take_seat(self, node_rank: int, node_id: str) -> None:
         self.seats[node_rank] = node_id
-        self.nodes[node_id].role = Role.MEMBER
+        self.nodes[node_id].role = NodeRole.MEMBER
         for rank in self.of_seat(node_rank):
             rank.node_id = node_id
 
-    def vacate(self, node_id: str, role: Role) -> tuple[int, ...]:
+    def vacate(self, node_id: str, role: NodeRole) -> tuple[int, ...]:
         """The node gives up its seat, if it has one; returns the ranks that lose their process with it."""
         self.nodes[node_id].role = role
-        self.nodes[node_id].drained |= role is Role.DRAINED
+        self.nodes[node_id].drained |= role is NodeRole.DRAINED
         if node_id not in self.seats:
             return ()
         node_rank = self.seats.index(node_id)
         self.seats[node_rank] = None
-        leave = self.gone if role is Role.LOST else self.retire
+        leave = self.gone if role is NodeRole.LOST else self.retire
         for rank in self.of_seat(node_rank):
             leave(rank)
         return tuple(rank.rank for rank in self.of_seat(node_rank))
@@ -204,10 +204,10 @@ def choose_members(nodes: Iterable[Node], nnodes: int) -> list[str]:
 
 def choose_spare(nodes: Mapping[str, Node]) -> tuple[str | None, str]:
     """Returns (the spare to use next, why), or (None, why there is none)."""
-    spares = sorted((node for node in nodes.values() if node.role is Role.SPARE), key=lambda node: node.index)
+    spares = sorted((node for node in nodes.values() if node.role is NodeRole.SPARE), key=lambda node: node.index)
     if spares:
         return spares[0].node_id, f"{spares[0].node_id} is the first of {len(spares)} spares"
-    counts = {role: sum(node.role is role for node in nodes.values()) for role in Role}
+    counts = {role: sum(node.role is role for node in nodes.values()) for role in NodeRole}
     return None, f"no spare is left ({', '.join(f'{count} {role}' for role, count in counts.items() if count)})"
 
 

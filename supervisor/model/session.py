@@ -23,7 +23,7 @@ RETURN_S = 2.0  # for the agents to come back to a new supervisor: its deadlines
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class AgentSession:
     """`life`: what tells this agent from a later one of its node. `unobeyed`: orders that it is not known to have had.
 
     `conversation`: its number; `before`: of the one that the agent was in when this one began, in that generation of the job.
@@ -42,7 +42,7 @@ class Session:
         return self.life[3]
 
     @classmethod
-    def begin(cls, hello: Hello, conversation: int, generation: int) -> "Session":
+    def begin(cls, hello: Hello, conversation: int, generation: int) -> "AgentSession":
         return cls(life=_life(hello), conversation=conversation, before=hello.conversation, generation=generation)
 
     def number(self, order: Order) -> int:
@@ -59,7 +59,7 @@ class Session:
 
 
 def is_new(state: "JobState", event: FromAgent) -> bool:
-    """Returns whether this message was not acted on before; the unnumbered ones (Hello, beats) are new each time."""
+    """Returns whether this message was not acted on before; the unnumbered ones (Hello, heartbeats) are new each time."""
     node = state.roster.nodes.get(event.node_id)
     if event.number == 0 or node is None:
         return True
@@ -130,8 +130,8 @@ def supervisor_started(state: "JobState", event: SupervisorStarted) -> None:
     if state.assembled_s is not None:
         state.assembled_s += later_s
     state.exit_expected_until_s += later_s
-    if state.hiccup is not None:
-        state.hiccup = replace(state.hiccup, deadline_s=state.hiccup.deadline_s + later_s)
+    if state.broken_collective is not None:
+        state.broken_collective = replace(state.broken_collective, deadline_s=state.broken_collective.deadline_s + later_s)
     if state.attempt is not None:
         state.attempt.began_s += later_s
         state.attempt.kill_deadline_s += later_s

@@ -6,13 +6,13 @@ from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
-from deadpool.proto.messages import NO_STEP, BadCopy, Inject, Misfit, Order, Stop
+from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop
 from deadpool.proto.messages.status import RecoveryRecord
-from deadpool.supervisor.failures.classify import ErrorMark, Past
+from deadpool.supervisor.failures.classify import EarlierFailure, ErrorMark
 from deadpool.supervisor.failures.hang import Inquiry
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.membership import Rank, Roster
-from deadpool.supervisor.model.timeline import Attempt, Story
+from deadpool.supervisor.model.timeline import RecoveryAttempt, Story
 from deadpool.supervisor.recovery.plan import Sent
 
 _OF_SIGNALS = 128  # exit codes above it name the signal that ended the job
@@ -55,7 +55,7 @@ class Armed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hiccup:
+class BrokenCollective:
     """A collective failed and nobody is known to be dead: at `deadline_s` the job re-forms with the same members."""
 
     node_id: str
@@ -84,25 +84,27 @@ class JobState:
     term: int = 0  # of the supervisor that decides now; they are counted from 1
     hooked: bool = False
     commit_step: int = NO_STEP  # the newest that anyone has told of
-    attempt: Attempt | None = None  # while the generation is being brought up: phases start and recover
+    attempt: RecoveryAttempt | None = None  # while the generation is being brought up: phases start and recover
     story: Story | None = None
     records: list[RecoveryRecord] = field(default_factory=list)
     lineage: list[Sent] = field(default_factory=list)
     bad_copies: set[BadCopy] = field(default_factory=set)  # those that were reported; a rank may say so twice
-    misfits: set[Misfit] = field(default_factory=set)  # replicas, and peers that they are not planned with any more
+    conflicts: set[CopyConflict] = field(default_factory=set)  # replicas, and peers that they are not planned with any more
     draining: str = ""  # the node whose ranks are being moved, until they run elsewhere
     leaving: dict[int, str] = field(default_factory=dict)  # rank -> that node, where its process of before waits to be ended
     holders: frozenset[str] = frozenset()  # nodes that keep replicas in this generation
     armed: dict[int, Armed] = field(default_factory=dict)
-    past: list[Past] = field(default_factory=list)
-    readings: dict[str, dict[str, float]] = field(default_factory=dict)  # of each node, from its last beat
+    past: list[EarlierFailure] = field(default_factory=list)
+    readings: dict[str, dict[str, float]] = field(default_factory=dict)  # of each node, from its last heartbeat
     errors: list[ErrorMark] = field(default_factory=list)
     restarts: int = 0  # of an unhooked job
     fruitless: int = 0  # recoveries since the last new commit
     fruitful_step: int = NO_STEP  # the newest commit when `fruitless` was last reset
     store_failures: int = 0
-    hiccup: Hiccup | None = None
-    exit_expected_until_s: float = 0.0  # a rank of this generation is about to exit with an error: no hiccup is acted on before
+    broken_collective: BrokenCollective | None = None
+    exit_expected_until_s: float = (
+        0.0  # a rank of this generation is about to exit with an error: no broken_collective is acted on before
+    )
     inquiry: Inquiry | None = None  # the steps do not advance
     assembled_s: float | None = None  # when nnodes agents had said Hello
     finished_step: int = NO_STEP
@@ -159,7 +161,7 @@ class JobState:
         self.move(Phase.END)
         self.exit_code = exit_code
         self.root_cause = f"{reason}\n{details}".rstrip() if exit_code in (1, 2) else ""
-        self.attempt = self.story = self.hiccup = None
+        self.attempt = self.story = self.broken_collective = None
         self.end_deadline_s = now_s + self.config.end_timeout_s + STOP_MARGIN_S
         self.note("job_ended", exit_code=exit_code, reason=reason)
         self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=self.root_cause))

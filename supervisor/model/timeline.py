@@ -1,8 +1,8 @@
 """One recovery: how far the present generation has come, and the story and timing that span the generations it took.
 
-A failure in the middle of a recovery starts a new Attempt (a new generation) of the same Story; its clock runs on, so that the
-phases of the record always add up to the time from the first failure to the last rank's first new step; after a start afresh, to
-when the ranks' processes are there.
+A failure in the middle of a recovery starts a new RecoveryAttempt (a new generation) of the same Story; its clock runs on, so
+that the phases of the record always add up to the time from the first failure to the last rank's first new step; after a start
+from scratch, to when the ranks' processes are there.
 """
 
 from dataclasses import dataclass, field, fields
@@ -16,7 +16,7 @@ from deadpool.supervisor.failures.classify import FailureClass
 class Stage(StrEnum):
     SPARE = "spare"  # a seat is vacant: wait for a node
     STORE = "store"  # afresh: the rendezvous store is being opened; StartRanks follows
-    BEGIN = "begin"  # afresh: the ranks were started; the first beat or RankJoined ends it
+    BEGIN = "begin"  # afresh: the ranks were started; the first heartbeat or RankJoined ends it
     QUIESCE = "quiesce"
     PLAN = "plan"  # everybody is prepared; the last vault reports and the store are awaited
     REFORM = "reform"
@@ -119,7 +119,7 @@ class Story:
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt:
+class RecoveryAttempt:
     """The present generation on its way to running. `afresh`: all ranks are started anew, from nothing.
 
     `behind[stage]`: the ranks that have not passed it; they need not wait for each other, so a rank can be stages ahead.

@@ -3,9 +3,9 @@
 from deadpool.proto.messages import (
     NO_STEP,
     CheckpointWritten,
+    CopyConflict,
     HostTrouble,
     KillRanks,
-    Misfit,
     ProtectionChanged,
     StateDiffers,
     WriteCheckpoint,
@@ -75,11 +75,11 @@ def _doubt(state: JobState, differs: StateDiffers) -> None:
     state.note("unprotected", rank=differs.rank, since_step=differs.step, reason=reason)
 
 
-def misfits_told(state: JobState, misfits: tuple[Misfit, ...]) -> None:
+def conflicts_told(state: JobState, conflicts: tuple[CopyConflict, ...]) -> None:
     """Replicas and peers' snapshots contradict each other, in whatever generation that is said: no plan counts on both again."""
-    for each in misfits:
-        if each not in state.misfits:
-            state.misfits.add(each)
+    for each in conflicts:
+        if each not in state.conflicts:
+            state.conflicts.add(each)
             state.note("copies_contradict", rank=each.rank, peer=each.peer, step=each.step)
 
 

@@ -9,7 +9,7 @@ from deadpool.proto.messages import WarmUp
 from deadpool.supervisor.failures.classify import FailureClass
 from deadpool.supervisor.model.commands import Answer
 from deadpool.supervisor.model.events import DrainRequested
-from deadpool.supervisor.model.membership import Node, Role, choose_spare
+from deadpool.supervisor.model.membership import Node, NodeRole, choose_spare
 from deadpool.supervisor.model.state import JobState, Phase
 from deadpool.supervisor.model.timeline import Failure
 from deadpool.supervisor.recovery import drained_ranks, protocol
@@ -36,14 +36,14 @@ def _find(state: JobState, name: str) -> tuple[Node | None, str]:
 
 def _drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
     """Returns why the node cannot be drained, and then nothing has changed; "" when it is on its way."""
-    if node.role is Role.DRAINED:
+    if node.role is NodeRole.DRAINED:
         return ""
     seated = node.node_id in state.roster.seats
     moves = seated or (state.hooked and node.node_id in state.holders)  # ranks, or the replicas that it keeps
     if moves and (error := _obstacle(state, node, seated=seated)):
         return error
     ranks = {rank.rank: node.node_id for rank in state.roster.of_node(node.node_id) if rank.present}
-    state.roster.vacate(node.node_id, Role.DRAINED)
+    state.roster.vacate(node.node_id, NodeRole.DRAINED)
     state.note("drain", node=node.node_id, reason=reason, ranks=tuple(ranks))
     state.send(node.node_id, WarmUp(standins=0))
     if moves:
@@ -73,7 +73,7 @@ def _obstacle(state: JobState, node: Node, *, seated: bool) -> str:
 
 
 def _undo(state: JobState, node: Node, now_s: float) -> str:
-    if node.role is not Role.DRAINED:
+    if node.role is not NodeRole.DRAINED:
         return f"{node.node_id} is not drained: it is a {node.role}"
     drained_ranks.take_back(state, node)
     state.note("drain_undone", node=node.node_id, reason="asked for")

@@ -1,10 +1,10 @@
 """The processes on a node that is drained, from the order to drain until nobody needs them: what they hold goes to the vault.
 
-`JobState.leaving` has all of them (rank -> node), `Attempt.leaving` those that a recovery still waits for. Over JobState.
+`JobState.leaving` has all of them (rank -> node), `RecoveryAttempt.leaving` those that a recovery still waits for. Over JobState.
 """
 
 from deadpool.proto.messages import KillRanks
-from deadpool.supervisor.model.membership import Node, Role
+from deadpool.supervisor.model.membership import Node, NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 
@@ -41,6 +41,6 @@ def end(state: JobState, node_id: str = "") -> None:
 def take_back(state: JobState, node: Node) -> None:
     """A node that was drained may have ranks again."""
     end(state, node.node_id)
-    node.role, node.drained = Role.SPARE, False
+    node.role, node.drained = NodeRole.SPARE, False
     if state.draining == node.node_id:
         state.draining = ""

@@ -7,7 +7,7 @@ counts only if j <= resume_step of every plan that was sent in a generation afte
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.proto.messages import NO_STEP, Endpoint, Misfit, Peer, Slot, SlotKind, Source, SourceKind
+from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, Slot, SlotKind, Source, SourceKind
 
 _Snapshots = dict[tuple[int, int], tuple[int, str]]  # (rank, step) -> (generation, node)
 
@@ -62,7 +62,7 @@ def plan_recovery(
     vaults: Mapping[str, Sequence[Slot]],
     endpoints: Mapping[str, Endpoint],
     lineage: Sequence[Sent],
-    misfits: Collection[Misfit] = (),
+    conflicts: Collection[CopyConflict] = (),
 ) -> tuple[Plan | None, str]:
     """Returns (the plan with the largest step, why), or (None, which ranks are without a source).
 
@@ -95,7 +95,7 @@ def plan_recovery(
         if (rank, step) in at_home:
             return Source(rank=rank, kind=SourceKind.VAULT, slot_generation=at_home[rank, step])
         for node_id, slot in replicas.get((rank, step), ()):
-            peers = _peers(slot, snapshots, endpoints, misfits)
+            peers = _peers(slot, snapshots, endpoints, conflicts)
             held = {peer.rank for peer in peers}
             if all(held & set(each.ranks) for each in slot.peer_sets):
                 return Source(
@@ -123,14 +123,16 @@ def plan_recovery(
         return None, f"no rank holds any state: gone is that of rank {', '.join(map(str, range(len(homes))))}"
     missing_ranks = ", ".join(map(str, closest[1]))
     reason = f"there is no source of step {closest[0]} for rank {missing_ranks}, and it is no better at other steps"
-    contradictions = _contradictions(closest[1], lineage, misfits)
+    contradictions = _contradictions(closest[1], lineage, conflicts)
     return None, f"{reason}; {contradictions}" if contradictions else reason
 
 
-def _peers(slot: Slot, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint], misfits: Collection[Misfit]) -> tuple[Peer, ...]:
+def _peers(
+    slot: Slot, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint], conflicts: Collection[CopyConflict]
+) -> tuple[Peer, ...]:
     """Returns every usable snapshot of the slot's step that belongs to one of its peer sets and is not known to contradict it."""
     state = slot.rank, slot.generation, slot.step
-    unfit = {(each.peer, each.peer_generation) for each in misfits if (each.rank, each.generation, each.step) == state}
+    unfit = {(each.peer, each.peer_generation) for each in conflicts if (each.rank, each.generation, each.step) == state}
     ranks = sorted({rank for peers in slot.peer_sets for rank in peers.ranks})
     found = ((rank, *snapshots[rank, slot.step]) for rank in ranks if (rank, slot.step) in snapshots)
     return tuple(
@@ -140,10 +142,10 @@ def _peers(slot: Slot, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint],
     )
 
 
-def _contradictions(ranks: Sequence[int], lineage: Sequence[Sent], misfits: Collection[Misfit]) -> str:
+def _contradictions(ranks: Sequence[int], lineage: Sequence[Sent], conflicts: Collection[CopyConflict]) -> str:
     """Returns what is known against these ranks' copies, "" when nothing is."""
     peers: dict[int, set[int]] = {}
-    for each in misfits:
+    for each in conflicts:
         if each.rank in ranks and usable(each.generation, each.step, lineage):
             peers.setdefault(each.rank, set()).add(each.peer)
     said = [f"rank {rank}'s copies contradict those of rank {', '.join(map(str, sorted(peers[rank])))}" for rank in sorted(peers)]

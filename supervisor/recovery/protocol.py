@@ -20,9 +20,9 @@ from deadpool.proto.messages import (
     WarmUp,
 )
 from deadpool.supervisor.failures.classify import FailureClass
-from deadpool.supervisor.model.membership import Role, choose_members, choose_spare
+from deadpool.supervisor.model.membership import NodeRole, choose_members, choose_spare
 from deadpool.supervisor.model.state import JobState, Phase
-from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, Attempt, Failure, Stage, Story
+from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, Failure, RecoveryAttempt, Stage, Story
 from deadpool.supervisor.protection.protection import ask_for_checkpoint
 from deadpool.supervisor.recovery import drained_ranks
 from deadpool.supervisor.recovery.plan import Live, Sent, is_as_good_as_committed, plan_recovery, usable
@@ -74,9 +74,9 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     if not _fill_seats(state, reason, now_s=now_s):
         return
     roster, generation = state.roster, state.generation + 1
-    state.generation, state.hiccup, state.exit_expected_until_s = generation, None, 0.0
+    state.generation, state.broken_collective, state.exit_expected_until_s = generation, None, 0.0
     state.move(Phase.RECOVER)
-    attempt = Attempt(generation=generation, afresh=False, stage=Stage.QUIESCE, began_s=now_s, outside=released)
+    attempt = RecoveryAttempt(generation=generation, afresh=False, stage=Stage.QUIESCE, began_s=now_s, outside=released)
     state.attempt = attempt
     everyone = {rank.rank for rank in roster.ranks}
     attempt.behind = {Stage.QUIESCE: everyone, Stage.REFORM: set(everyone), Stage.RESTORE: set(everyone)}
@@ -105,11 +105,11 @@ def begin_afresh(state: JobState, reason: str, *, now_s: float) -> None:
     if not _fill_seats(state, reason, now_s=now_s):
         return
     roster = state.roster
-    state.generation, state.hiccup, state.exit_expected_until_s = state.generation + 1, None, 0.0
+    state.generation, state.broken_collective, state.exit_expected_until_s = state.generation + 1, None, 0.0
     state.lineage.append(Sent(generation=state.generation, resume_step=NO_STEP))
     state.commit_step = NO_STEP  # of what the vaults hold, and that is of a dead branch now
     state.fruitful_step = min(state.fruitful_step, max(0, state.checkpoint_step))  # to be back there is no progress
-    attempt = Attempt(generation=state.generation, afresh=True, stage=Stage.STORE, began_s=now_s)
+    attempt = RecoveryAttempt(generation=state.generation, afresh=True, stage=Stage.STORE, began_s=now_s)
     state.attempt = attempt
     for rank in roster.ranks:
         roster.retire(rank)
@@ -196,7 +196,7 @@ def vault_reported(state: JobState, report: VaultReport, node_id: str, *, now_s:
 def node_available(state: JobState, node_id: str, *, now_s: float) -> None:
     """A spare has come, or come back: it is warmed up, and takes a vacant seat."""
     warm_up(state, node_id)
-    if state.roster.nodes[node_id].role is not Role.SPARE or grow(state, node_id, now_s=now_s):
+    if state.roster.nodes[node_id].role is not NodeRole.SPARE or grow(state, node_id, now_s=now_s):
         return
     if state.attempt is not None and state.roster.vacancies():
         again = begin_afresh if state.attempt.afresh else begin
@@ -250,8 +250,8 @@ def finish_if_done(state: JobState, *, now_s: float) -> None:
 def warm_up(state: JobState, node_id: str) -> None:
     """Members keep one stand-in, spares one for each rank they may get. Only a job with hooks has any."""
     role = state.roster.nodes[node_id].role
-    if state.hooked and role in (Role.MEMBER, Role.SPARE):
-        state.send(node_id, WarmUp(standins=1 if role is Role.MEMBER else state.config.nproc_per_node))
+    if state.hooked and role in (NodeRole.MEMBER, NodeRole.SPARE):
+        state.send(node_id, WarmUp(standins=1 if role is NodeRole.MEMBER else state.config.nproc_per_node))
 
 
 def send_injections(state: JobState) -> None:
@@ -284,7 +284,7 @@ def _fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
     for node_rank in state.roster.vacancies():
         spare, why = choose_spare(state.roster.nodes)
         draining = state.roster.nodes.get(state.draining)
-        if spare is None and draining is not None and draining.role is Role.DRAINED:  # its ranks have nowhere else to go
+        if spare is None and draining is not None and draining.role is NodeRole.DRAINED:  # its ranks have nowhere else to go
             drained_ranks.take_back(state, draining)
             state.note("drain_undone", node=draining.node_id, reason=why)
             spare, why = choose_spare(state.roster.nodes)
@@ -337,7 +337,7 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
     warm_up(state, node_id)
 
 
-def _open_store(state: JobState, attempt: Attempt) -> None:
+def _open_store(state: JobState, attempt: RecoveryAttempt) -> None:
     """Asks a member for the generation's store: one that was in the job before, another one after each failure to open it."""
     survivors = [rank.node_id for rank in state.roster.ranks if rank.present and not rank.joining]
     candidates = list(dict.fromkeys(survivors)) or [node.node_id for node in state.roster.members()]
@@ -345,7 +345,7 @@ def _open_store(state: JobState, attempt: Attempt) -> None:
     state.send(attempt.store_node, OpenStore(generation=attempt.generation))
 
 
-def _nothing_can_be_committed(state: JobState, attempt: Attempt) -> bool:
+def _nothing_can_be_committed(state: JobState, attempt: RecoveryAttempt) -> bool:
     """Returns whether some rank has no sealed state anywhere, so that no step can ever have been committed."""
     if state.commit_step != NO_STEP or not {node.node_id for node in state.roster.live()} <= attempt.reports.keys():
         return False
@@ -355,7 +355,7 @@ def _nothing_can_be_committed(state: JobState, attempt: Attempt) -> bool:
     return any(rank.rank not in held for rank in state.roster.ranks)
 
 
-def plan_if_ready(state: JobState, attempt: Attempt, *, now_s: float) -> None:
+def plan_if_ready(state: JobState, attempt: RecoveryAttempt, *, now_s: float) -> None:
     if attempt.stage is Stage.QUIESCE and not attempt.behind[Stage.QUIESCE] and not attempt.killing:
         _lap(state, attempt, now_s)
         attempt.enter(Stage.PLAN, now_s)
@@ -363,7 +363,7 @@ def plan_if_ready(state: JobState, attempt: Attempt, *, now_s: float) -> None:
         _plan(state, attempt, attempt.store, now_s=now_s)
 
 
-def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float) -> None:
+def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_s: float) -> None:
     config, roster, story = state.config, state.roster, state.story
     assert story is not None
     plan, why = plan_recovery(
@@ -376,7 +376,7 @@ def _plan(state: JobState, attempt: Attempt, store: StoreOpened, *, now_s: float
         vaults=attempt.reports,
         endpoints={node.node_id: node.endpoint for node in roster.live()},
         lineage=state.lineage,
-        misfits=state.misfits,
+        conflicts=state.conflicts,
     )
     story.commit_step = max(story.commit_step, state.commit_step)
     if plan is None:
@@ -430,7 +430,7 @@ def _back_to_checkpoint(state: JobState, why: str, *, now_s: float) -> None:
     begin_afresh(state, reason, now_s=now_s)
 
 
-def _ahead_step(state: JobState, attempt: Attempt) -> int:
+def _ahead_step(state: JobState, attempt: RecoveryAttempt) -> int:
     """Returns the largest step that a rank which kept its process had in progress: it has S_step, live or else in its vault."""
     story = state.story
     assert story is not None
@@ -458,7 +458,7 @@ def _survivors_kept(state: JobState) -> bool:
     ) and all(rank in story.pids or rank in story.ranks for rank in range(len(now)))
 
 
-def _done(state: JobState, attempt: Attempt, *, now_s: float, kept: bool) -> None:
+def _done(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool) -> None:
     """The generation runs."""
     _lap(state, attempt, now_s)
     state.move(Phase.RUN)
@@ -483,6 +483,6 @@ def _done(state: JobState, attempt: Attempt, *, now_s: float, kept: bool) -> Non
     finish_if_done(state, now_s=now_s)
 
 
-def _lap(state: JobState, attempt: Attempt, now_s: float) -> None:
+def _lap(state: JobState, attempt: RecoveryAttempt, now_s: float) -> None:
     if state.story is not None:
         state.story.lap(PHASE_OF_STAGE[attempt.stage], now_s)

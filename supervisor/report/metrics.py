@@ -43,13 +43,13 @@ def families(status: JobStatus) -> Iterator[Metric]:
     for role in sorted({node.role for node in status.nodes}):
         nodes.add_metric([status.job_id, role], sum(node.role == role for node in status.nodes))
     yield nodes
-    beat = GaugeMetricFamily("deadpool_beat_age_seconds", "Time since a node's last beat", labels=["job", "node"])
+    heartbeat = GaugeMetricFamily("deadpool_heartbeat_age_seconds", "Time since a node's last heartbeat", labels=["job", "node"])
     shm = GaugeMetricFamily("deadpool_shm_free_bytes", "Free space in a node's /dev/shm", labels=["job", "node"])
     for node in status.nodes:
         if node.role != "lost":
-            beat.add_metric([status.job_id, node.node_id], node.beat_age_s)
+            heartbeat.add_metric([status.job_id, node.node_id], node.heartbeat_age_s)
             shm.add_metric([status.job_id, node.node_id], node.shm_free_bytes)
-    yield beat
+    yield heartbeat
     yield shm
 
 

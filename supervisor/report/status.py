@@ -1,11 +1,11 @@
-"""What the job looks like from outside: the core's state and the last beats in, JobStatus out."""
+"""What the job looks like from outside: the core's state and the last heartbeats in, JobStatus out."""
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from deadpool.proto.messages import NO_STEP, Beat, RankProgress
+from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus
-from deadpool.supervisor.model.membership import Node, Role
+from deadpool.supervisor.model.membership import Node, NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.protection.protection import unprotected
 
@@ -14,21 +14,21 @@ _RATE_WINDOW_S = 5.0
 
 @dataclass(slots=True)
 class Pulse:
-    """The last beat of each node, and what only a series of beats tells: the step rate, the stall of all processes so far."""
+    """The last heartbeat of each node, and what only a series of them tells: the step rate, the stall of all processes so far."""
 
-    beats: dict[str, tuple[Beat, float]] = field(default_factory=dict)
+    heartbeats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
     stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
     clocks_ahead_s: dict[str, float] = field(default_factory=dict)
     _steps: deque[tuple[float, int]] = field(default_factory=deque)  # (time, newest step of any rank)
 
-    def heard(self, node_id: str, beat: Beat, *, now_s: float, wall_s: float = 0.0) -> None:
-        """`wall_s`: what our own calendar clock says; 0 for a beat of the past."""
-        self.beats[node_id] = (beat, now_s)
-        if wall_s and beat.wall_s:
-            self.clocks_ahead_s[node_id] = beat.wall_s - wall_s
-        for progress in beat.ranks:
+    def heard(self, node_id: str, heartbeat: Heartbeat, *, now_s: float, wall_s: float = 0.0) -> None:
+        """`wall_s`: what our own calendar clock says; 0 for a heartbeat of the past."""
+        self.heartbeats[node_id] = (heartbeat, now_s)
+        if wall_s and heartbeat.wall_s:
+            self.clocks_ahead_s[node_id] = heartbeat.wall_s - wall_s
+        for progress in heartbeat.ranks:
             self.stalls_s[progress.rank, progress.pid] = progress.exposed_stall_s
-        step = max((progress.step for progress in beat.ranks), default=NO_STEP)
+        step = max((progress.step for progress in heartbeat.ranks), default=NO_STEP)
         if step == NO_STEP:
             return
         self._steps.append((now_s, step))
@@ -71,21 +71,21 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
 
 
 def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> NodeStatus:
-    beat, heard_s = pulse.beats.get(node.node_id, (Beat(generation=0), now_s))
-    if node.role is Role.LOST:
-        beat = Beat(generation=beat.generation)
-    progress = {each.rank: each for each in beat.ranks}
+    heartbeat, heard_s = pulse.heartbeats.get(node.node_id, (Heartbeat(generation=0), now_s))
+    if node.role is NodeRole.LOST:
+        heartbeat = Heartbeat(generation=heartbeat.generation)
+    progress = {each.rank: each for each in heartbeat.ranks}
     ranks = [_rank_status(rank.rank, rank.pid, progress.get(rank.rank)) for rank in state.roster.of_node(node.node_id)]
     return NodeStatus(
         node_id=node.node_id,
         index=node.index,
         role=node.role,
         host=node.endpoint.host,
-        beat_age_s=now_s - heard_s,
-        cpu_share=beat.cpu_share,
-        memory_share=beat.memory_share,
-        shm_free_bytes=beat.shm_free_bytes,
-        standins_ready=beat.standins_ready,
+        heartbeat_age_s=now_s - heard_s,
+        cpu_share=heartbeat.cpu_share,
+        memory_share=heartbeat.memory_share,
+        shm_free_bytes=heartbeat.shm_free_bytes,
+        standins_ready=heartbeat.standins_ready,
         ranks=tuple(ranks),
         troubles=tuple(node.troubles.values()),
         clock_ahead_s=pulse.clocks_ahead_s.get(node.node_id, 0.0),

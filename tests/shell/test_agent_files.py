@@ -13,7 +13,7 @@ from agents import RANK_SIDE, TIMEOUT_S, Node, node_of
 
 from deadpool.agent.health.host_pressure import Watch
 from deadpool.proto.messages import (
-    Beat,
+    Heartbeat,
     Hello,
     HostTrouble,
     KillRanks,
@@ -64,7 +64,7 @@ def test_its_ranks_live_it_says_so_and_goes_on_when_there_are_some_again(tmp_pat
         with exhausted(agent.pid):
             assert "100% of the allowed open files" in troubled(node).text
             with socket.create_connection(("127.0.0.1", hello.port), TIMEOUT_S):  # a vault that nobody can enter now
-                node.expect(Beat, lambda beat: {rank.pid for rank in beat.ranks} == set(pids.values()))
+                node.expect(Heartbeat, lambda heartbeat: {rank.pid for rank in heartbeat.ranks} == set(pids.values()))
             node.send(Release(generation=1))
             assert {node.expect(RankReformed).rank for _ in pids} == {0, 1}
             os.kill(pids[1], signal.SIGKILL)
@@ -72,7 +72,7 @@ def test_its_ranks_live_it_says_so_and_goes_on_when_there_are_some_again(tmp_pat
             node.send(Quiesce(generation=2, reason="rank 1 died"))
             node.send(OpenStore(generation=2))
             node.assign(1, generation=2)
-            node.expect(Beat, lambda beat: beat.generation == 2)
+            node.expect(Heartbeat, lambda heartbeat: heartbeat.generation == 2)
             assert agent.poll() is None
         assert {type(node.supervisor.expect_any(VaultReport, StoreOpened, HostTrouble, RankJoined)) for _ in range(4)} == {
             VaultReport,
@@ -90,7 +90,7 @@ def test_its_ranks_live_it_says_so_and_goes_on_when_there_are_some_again(tmp_pat
 def test_a_process_that_waits_for_descriptors_can_be_killed(tmp_path: Path) -> None:
     with node_of(tmp_path, TALKING) as node:
         agent = node.start_agent()
-        node.expect(Beat)
+        node.expect(Heartbeat)
         with exhausted(agent.pid):
             troubled(node)
             node.start_ranks(0)

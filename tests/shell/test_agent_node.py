@@ -15,8 +15,8 @@ from deadpool.proto.convert import encode_rank_message
 from deadpool.proto.generated.rank_pb2_grpc import AgentStub
 from deadpool.proto.messages import (
     NO_STEP,
-    Beat,
     CheckpointWritten,
+    Heartbeat,
     Hello,
     Inject,
     InjectionAck,
@@ -77,7 +77,7 @@ def test_kill_node_leaves_nothing_of_the_node_but_its_vault(tmp_path: Path) -> N
         for _ in range(2):
             node.expect(RankJoined)
         node.send(WarmUp(standins=1))
-        node.expect(Beat, lambda beat: beat.standins_ready == 1)
+        node.expect(Heartbeat, lambda heartbeat: heartbeat.standins_ready == 1)
         pids = [child.pid for child in psutil.Process(agent.pid).children(recursive=True)]
         assert len(pids) == 5  # two ranks, a stand-in, the warm process, the store
         node.send(Inject(injection_id=1, kind="kill-node", target=0, step=5))
@@ -86,7 +86,7 @@ def test_kill_node_leaves_nothing_of_the_node_but_its_vault(tmp_path: Path) -> N
         assert agent.wait(10.0) == -signal.SIGKILL
         until(lambda: not any(_lives(pid) for pid in pids), 5.0, "all of the node's processes are dead")
         node.start_agent("node1", 1)
-        node.expect(Beat, node_id="node1")
+        node.expect(Heartbeat, node_id="node1")
         assert not node.vault().exists()
 
 
@@ -101,17 +101,19 @@ def test_the_ranks_go_on_without_a_supervisor_and_the_next_one_hears_what_happen
     with node_of(tmp_path, "import time; time.sleep(600)", nproc_per_node=2) as node:
         node.start_agent()
         node.start_ranks(0, 1)
-        beat = node.expect(Beat, lambda beat: len(beat.ranks) == 2 and all(rank.pid for rank in beat.ranks))
+        heartbeat = node.expect(
+            Heartbeat, lambda heartbeat: len(heartbeat.ranks) == 2 and all(rank.pid for rank in heartbeat.ranks)
+        )
         node.supervisor.close()
-        os.kill(beat.ranks[1].pid, signal.SIGKILL)
-        until(lambda: not psutil.pid_exists(beat.ranks[1].pid), 5.0, "the rank is dead and reaped")
+        os.kill(heartbeat.ranks[1].pid, signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(heartbeat.ranks[1].pid), 5.0, "the rank is dead and reaped")
         node.supervisor.generation = 1
         node.new_supervisor()
         node.supervisor.generation = 1
         assert node.expect(Hello).generation == 1
         assert node.expect(RankExited).rank == 1
-        again = node.expect(Beat)
-        assert [rank.pid for rank in again.ranks] == [beat.ranks[0].pid]
+        again = node.expect(Heartbeat)
+        assert [rank.pid for rank in again.ranks] == [heartbeat.ranks[0].pid]
         node.stop()
 
 
@@ -140,7 +142,7 @@ def test_strangers_at_the_socket_are_refused(tmp_path: Path) -> None:
     with node_of(tmp_path, "import time; time.sleep(600)") as node:
         node.start_agent()
         node.start_ranks(0)
-        node.expect(Beat, lambda beat: bool(beat.ranks and beat.ranks[0].pid))
+        node.expect(Heartbeat, lambda heartbeat: bool(heartbeat.ranks and heartbeat.ranks[0].pid))
         socket = node.job_dir / "node0.sock"
         assert socket.stat().st_mode & 0o777 == 0o600
         register = encode_rank_message(Register(pid=os.getpid()))

@@ -10,7 +10,7 @@ from agents import RANK_SIDE, node_of, placement
 from launching import until
 
 from deadpool.proto.messages import (
-    Beat,
+    Heartbeat,
     KillRanks,
     OpenStore,
     Quiesce,
@@ -108,11 +108,15 @@ def test_ranks_started_afresh_replace_the_old_ones_silently(tmp_path: Path) -> N
     with node_of(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)") as node:
         node.start_agent()
         node.start_ranks(0, generation=1)
-        first = node.expect(Beat, lambda beat: bool(beat.ranks and beat.ranks[0].pid)).ranks[0].pid
+        first = node.expect(Heartbeat, lambda heartbeat: bool(heartbeat.ranks and heartbeat.ranks[0].pid)).ranks[0].pid
         snapshot = node.vault() / "snapshot-0-a"
         snapshot.touch()
         node.start_ranks(0, generation=2)
-        second = node.expect(Beat, lambda beat: bool(beat.ranks) and beat.ranks[0].pid not in (0, first)).ranks[0].pid
+        second = (
+            node.expect(Heartbeat, lambda heartbeat: bool(heartbeat.ranks) and heartbeat.ranks[0].pid not in (0, first))
+            .ranks[0]
+            .pid
+        )
         until(lambda: not psutil.pid_exists(first), 5.0, "the first process is gone")
         assert psutil.pid_exists(second)
         assert not snapshot.exists()
@@ -158,12 +162,12 @@ def test_a_killed_agent_takes_its_ranks_with_it_and_the_next_one_removes_its_vau
     with node_of(tmp_path, "import time; print('up', flush=True); time.sleep(600)") as node:
         agent = node.start_agent()
         node.start_ranks(0)
-        pid = node.expect(Beat, lambda beat: bool(beat.ranks and beat.ranks[0].pid)).ranks[0].pid
+        pid = node.expect(Heartbeat, lambda heartbeat: bool(heartbeat.ranks and heartbeat.ranks[0].pid)).ranks[0].pid
         agent.kill()
         until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 5.0, "the rank is dead")
         assert node.vault().exists()
         node.start_agent("node1", 1)
-        node.expect(Beat, node_id="node1")
+        node.expect(Heartbeat, node_id="node1")
         assert not node.vault().exists()
         assert node.vault("node1").exists()
 
@@ -197,8 +201,8 @@ def test_a_recovery_with_a_survivor_and_a_stand_in(tmp_path: Path) -> None:
         node.start_ranks(0, 1)
         pids = {joined.rank: joined.pid for joined in (node.expect(RankJoined), node.expect(RankJoined))}
         node.send(WarmUp(standins=1))
-        beat = node.expect(Beat, lambda beat: beat.standins_ready == 1 and beat.ranks[1].step == 4)
-        assert (beat.ranks[1].commit_step, beat.ranks[1].exposed_stall_s, beat.ranks[1].pid) == (3, 0.25, pids[1])
+        heartbeat = node.expect(Heartbeat, lambda heartbeat: heartbeat.standins_ready == 1 and heartbeat.ranks[1].step == 4)
+        assert (heartbeat.ranks[1].commit_step, heartbeat.ranks[1].exposed_stall_s, heartbeat.ranks[1].pid) == (3, 0.25, pids[1])
 
         os.kill(pids[1], signal.SIGKILL)
         end = node.expect(RankExited)
@@ -221,7 +225,7 @@ def test_a_recovery_with_a_survivor_and_a_stand_in(tmp_path: Path) -> None:
         )
         assert {node.expect(RankResumed).rank for _ in range(2)} == {0, 1}
         assert node.log("rank-0-gen1.log").count("placements=(Placement(rank=0") == 1
-        node.expect(Beat, lambda beat: beat.standins_ready == 1)  # made anew after the recovery
+        node.expect(Heartbeat, lambda heartbeat: heartbeat.standins_ready == 1)  # made anew after the recovery
         node.stop()
 
 

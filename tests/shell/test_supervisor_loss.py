@@ -110,7 +110,7 @@ def run(agent: Agent) -> None:
     agent.say(messages.StoreOpened(generation=1, host="127.0.0.1", port=9), number=1)
     number, heard, order = agent.hears()
     assert (number, heard, type(order)) == (2, 1, messages.StartRanks)
-    agent.say(messages.Beat(generation=1, ranks=(PROGRESS,)))
+    agent.say(messages.Heartbeat(generation=1, ranks=(PROGRESS,)))
 
 
 def test_a_killed_supervisor_goes_on_where_it_was(job: Job) -> None:

@@ -110,7 +110,7 @@ def _run(agent: Agent) -> None:
     agent.say(messages.StoreOpened(generation=1, host="127.0.0.1", port=9))
     assert agent.hears(messages.StartRanks).store_port == 9
     progress = messages.RankProgress(rank=0, pid=77, step=-1, commit_step=-1, steps_done=0, exposed_stall_s=0.0)
-    agent.say(messages.Beat(generation=1, ranks=(progress,)))
+    agent.say(messages.Heartbeat(generation=1, ranks=(progress,)))
 
 
 def test_of_two_agents_that_claim_one_node_the_older_must_stop(supervisor: Supervisor) -> None:

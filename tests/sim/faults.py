@@ -8,7 +8,7 @@ from sim.rank import SimRank
 from sim.supervisor import SimSupervisor
 
 from deadpool.proto.messages import Reading
-from deadpool.trainer_hooks.protocol import Phase
+from deadpool.trainer_hooks.protocol import RankPhase
 
 SICK = Reading(name="gpu_ecc_uncorrected", value=1.0)
 
@@ -27,7 +27,7 @@ class Faults:
             self._kill_node,
             self._cut,
             self._drop,
-            self._hiccup,
+            self._broken_collective,
             self._raise,
             self._freeze,
             self._hang,
@@ -57,7 +57,7 @@ class Faults:
             self._log(f"kill pid {process.pid} on {process.node.node_id}")
             process.node.process_dies(process.number)
 
-    def _hiccup(self) -> None:
+    def _broken_collective(self) -> None:
         process = self._any_process(playing=True)
         if process is not None and process.member is not None:
             self._log(f"a collective fails on rank {process.member.rank}")
@@ -66,7 +66,7 @@ class Faults:
     def _raise(self) -> None:
         """Before any commit an error would rightly end the job."""
         process = self._any_process(playing=True)
-        if process is None or process.member is None or process.member.phase is not Phase.RUN or process.known_commit < 0:
+        if process is None or process.member is None or process.member.phase is not RankPhase.RUN or process.known_commit < 0:
             return
         self._log(f"an error in rank {process.member.rank}, pid {process.pid} on {process.node.node_id}")
         process.raises()
@@ -98,7 +98,7 @@ class Faults:
     def _flipped(self) -> SimNode | None:
         """A bit of one rank's state flips; returns the rank's node. Where only two compare, nobody can tell who is right."""
         process = self._any_process(playing=True)
-        if process is None or process.member is None or process.member.phase is not Phase.RUN or process.step < 0:
+        if process is None or process.member is None or process.member.phase is not RankPhase.RUN or process.step < 0:
             return None
         generation = process.member.running
         decidable = not self.truth.compares or self.truth.world_size(generation) > 2

@@ -51,7 +51,7 @@ class SimNode:
         self.down: Pipe | None = None
         self.full = False  # its vault has no room for more replicas
         self._cut_until_s = 0.0
-        self._beating = False
+        self._heartbeating = False
         self._welcomed = False  # on the present connection
 
     # ------------------------------------------------------------ connection
@@ -79,9 +79,9 @@ class SimNode:
             readings=self.readings,
         )
         self.up.send((0, self.conversation.hello(hello)))
-        if not self._beating:
-            self._beating = True
-            self.world.at(self.world.between(0, _BEAT_S), self._beat)
+        if not self._heartbeating:
+            self._heartbeating = True
+            self.world.at(self.world.between(0, _BEAT_S), self._heartbeat)
 
     def _gone(self, up: Pipe) -> None:
         self.supervisor.closed(self, up, "its stream was closed")
@@ -105,7 +105,7 @@ class SimNode:
             self.down.close()
 
     def _send(self, message: messages.AgentMessage) -> None:
-        if self.alive and (self._welcomed or not isinstance(message, messages.Beat)):
+        if self.alive and (self._welcomed or not isinstance(message, messages.Heartbeat)):
             self.conversation.say(message)
             self._say_what_waits()
 
@@ -129,7 +129,7 @@ class SimNode:
         """The agent gives up a silent connection."""
         self._disconnected(down)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         if not self.alive:
             return
         progress = [
@@ -145,8 +145,8 @@ class SimNode:
             for rank, process in self.core.playing().items()
             if process.number in self.processes
         ]
-        self._send(messages.Beat(generation=self.core.generation, ranks=tuple(progress), readings=self.readings))
-        self.world.at(_BEAT_S, self._beat)
+        self._send(messages.Heartbeat(generation=self.core.generation, ranks=tuple(progress), readings=self.readings))
+        self.world.at(_BEAT_S, self._heartbeat)
 
     # ------------------------------------------------------------ the core and its commands
 
@@ -173,7 +173,7 @@ class SimNode:
                     self._send(message)
                 case events.ReportVault(generation=generation):
                     self._send(messages.VaultReport(generation=generation, slots=tuple(self._slots())))
-                case events.ReportCalls(generation=generation):
+                case events.CollectCalls(generation=generation):
                     self._send(messages.CallReport(generation=generation, ranks=tuple(self._calls())))
                 case events.ServeStore(generation=generation):
                     self.truth.groups(generation).store_at = self.pid
@@ -191,7 +191,7 @@ class SimNode:
                     pass
                 case events.KillNode():
                     self.die()
-                case events.StrikeHere():
+                case events.InjectHere():
                     pass
                 case _:
                     assert_never(command)

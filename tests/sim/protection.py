@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
 from deadpool.proto.vault.slots import StateId, slot_to_write
-from deadpool.trainer_hooks.protection.schedule import Rhythm
-from deadpool.trainer_hooks.protocol import Member, Phase
+from deadpool.trainer_hooks.protection.schedule import Schedule
+from deadpool.trainer_hooks.protocol import Member, RankPhase
 
 if TYPE_CHECKING:
     from sim.node import SimNode
@@ -49,7 +49,7 @@ class SimProtection:
         self._announced = NO_STEP  # the state of which this rank has said that it has it safe, or refuses it
         self._verified = NO_STEP  # the newest state that was the same everywhere, in this generation
         self.done_step = NO_STEP
-        self._rhythm = Rhythm(first_step=step, exchange_from=step, exchanges=0)
+        self._schedule = Schedule(first_step=step, exchange_from=step, exchanges=0)
 
     def end(self) -> None:
         """The generation is broken: nobody waits, and nothing more is begun."""
@@ -67,7 +67,7 @@ class SimProtection:
         if self._open_step != NO_STEP:
             self._protect_step = step  # only then may the older slot be written
             return
-        if not self._rhythm.is_tried(step):
+        if not self._schedule.is_tried(step):
             self._copied_step = step
             self._done(step)
             return
@@ -92,7 +92,7 @@ class SimProtection:
         member = self._member()
         self.node.slots(SlotKind.SNAPSHOT, member.rank)[index] = sealed
         self._copied_step = max(self._copied_step, sealed.state.step)
-        if member.running != generation or member.phase is not Phase.RUN:
+        if member.running != generation or member.phase is not RankPhase.RUN:
             return
         if self._fence_step == sealed.state.step:
             self._fence_step = NO_STEP
@@ -113,7 +113,7 @@ class SimProtection:
     def compared(self, generation: int, step: int, shown: dict[int, int]) -> None:
         """As Protector._verified: an outvoted copy is discarded, and the step before, if it was verified, is what is left."""
         member = self._rank.member
-        if not self._rank.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+        if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
             return
         sealed = next(each for each in self.node.slots(SlotKind.SNAPSHOT, member.rank) if each and each.state.step == step)
         before, value = self._verified, Counter(shown.values()).most_common(1)[0][0]
@@ -189,11 +189,11 @@ class SimProtection:
 
     def refused_known(self, generation: int, step: int) -> None:
         member = self._rank.member
-        if not self._rank.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+        if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
             return
         if not self._announced == self._open_step == step:
             return
-        self._rhythm.refused(step)
+        self._schedule.refused(step)
         self._unprotected = True
         self._done(step)
 
@@ -208,17 +208,17 @@ class SimProtection:
 
     def commit_known(self, generation: int, step: int) -> None:
         member = self._rank.member
-        if not self._rank.alive or member is None or member.running != generation or member.phase is not Phase.RUN:
+        if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
             return
         member.commit_known(generation, step)
         if self._unprotected:
             self._unprotected = False
             self.node.speak(self._rank, messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason=""))
-        self._rhythm.committed(step)
+        self._schedule.committed(step)
         self._done(step)
 
     def _protect_waiting(self) -> None:
-        if self._protect_step != NO_STEP and self._member().phase is Phase.RUN:
+        if self._protect_step != NO_STEP and self._member().phase is RankPhase.RUN:
             waiting, self._protect_step = self._protect_step, NO_STEP
             self.protect(waiting)
 

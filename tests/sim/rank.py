@@ -8,7 +8,7 @@ from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, RankOrder, Reform, SlotKind, Source, SourceKind
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES
-from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, Phase, Recover
+from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 
 if TYPE_CHECKING:
     from sim.node import SimNode
@@ -68,7 +68,7 @@ class SimRank:
                 self.act(self.member.reform(order))
             case messages.Release() if self.member is not None:
                 self.member.release(order)
-                if self.member.phase is Phase.RELEASED:
+                if self.member.phase is RankPhase.RELEASED:
                     self.world.at(self.world.between(0.01, 0.5), self._exit)
             case _:
                 pass
@@ -108,16 +108,16 @@ class SimRank:
 
     def _constructed(self) -> None:
         member = self._member()
-        if member.phase is Phase.REHEARSE:
+        if member.phase is RankPhase.REHEARSE:
             self._rehearse()
             self.act(member.quiesced(clean=True))
             return
         self.content = self._start_content(member.running)
         step = self.truth.steps[self.content]
         member.begun(step)
-        if step > 0 and member.phase is Phase.RUN:
+        if step > 0 and member.phase is RankPhase.RUN:
             self._rehearse()
-        if member.phase is Phase.BROKEN:
+        if member.phase is RankPhase.BROKEN:
             self._boundary_broken()
             return
         self.truth.goes_live(member.running, member.rank, self.pid, self.content, step)
@@ -181,9 +181,9 @@ class SimRank:
         self._echoing = True
         member = self._member()
         self.protection.end()
-        if member.phase is Phase.BROKEN:
+        if member.phase is RankPhase.BROKEN:
             self._later(0.0, 0.3, self._boundary_broken)
-        elif member.phase is Phase.RESTORE:
+        elif member.phase is RankPhase.RESTORE:
             self._later(0.0, 0.1, self._restore_cut_short)
 
     def _boundary_broken(self) -> None:
@@ -258,10 +258,10 @@ class SimRank:
 
     def _restored(self, order: Reform, source: Source) -> None:
         member = self._member()
-        content, misfits = self._fetch(order, source)
+        content, conflicts = self._fetch(order, source)
         if content is None:
             reason = f"no {source.kind} of step {order.resume_step}"
-            self.act(member.recovery_failed(order, "restore", reason, misfits=misfits))
+            self.act(member.recovery_failed(order, "restore", reason, conflicts=conflicts))
             return
         if not member.restored(order, StateId(generation=source.slot_generation, step=order.resume_step)):
             self.act(member.recovery_failed(order, "restore", "cut short"))
@@ -269,13 +269,13 @@ class SimRank:
         self.content = content
         self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
         restored = messages.RankRestored(
-            generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0, misfits=misfits
+            generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0, conflicts=conflicts
         )
         self.node.speak(self, restored)
         self._resuming = True
         self._go_on(order.resume_step)
 
-    def _fetch(self, order: Reform, source: Source) -> tuple[int | None, tuple[messages.Misfit, ...]]:
+    def _fetch(self, order: Reform, source: Source) -> tuple[int | None, tuple[messages.CopyConflict, ...]]:
         """Returns the content of the state that the source gives, None when it is not there; and the peers that contradict it."""
         member, state = self._member(), StateId(generation=source.slot_generation, step=order.resume_step)
         match source.kind:
@@ -290,7 +290,7 @@ class SimRank:
                 other = self.node.other(source.endpoint)
                 return None if other is None else other.sealed_content(SlotKind.SNAPSHOT, member.rank, state), ()
 
-    def _from_peers(self, source: Source, state: StateId) -> tuple[int | None, tuple[messages.Misfit, ...]]:
+    def _from_peers(self, source: Source, state: StateId) -> tuple[int | None, tuple[messages.CopyConflict, ...]]:
         assert source.endpoint is not None
         holder = self.node.other(source.endpoint)
         content = None if holder is None else holder.sealed_content(SlotKind.REPLICA, source.rank, state)
@@ -299,8 +299,8 @@ class SimRank:
         peers = {peer: held for peer in source.peers if (held := self._peer_content(peer, state.step)) is not None}
         whole = {self.truth.right(held) for held in peers.values()} <= {self.truth.right(content)}
         self.truth.check(whole, f"rank {source.rank}: peers {source.peers} are of another branch")
-        misfits = tuple(
-            messages.Misfit(
+        conflicts = tuple(
+            messages.CopyConflict(
                 rank=source.rank,
                 generation=state.generation,
                 step=state.step,
@@ -311,10 +311,10 @@ class SimRank:
             if held != content
         )
         if content in peers.values() or not source.peers:
-            return content, misfits
-        if misfits:
+            return content, conflicts
+        if conflicts:
             self.truth.cannot_restore(content, set(peers.values()))
-        return None, misfits
+        return None, conflicts
 
     def _peer_content(self, peer: messages.Peer, step: int) -> int | None:
         node = self.node.other(peer.endpoint)
@@ -323,7 +323,7 @@ class SimRank:
 
     def _restore_cut_short(self) -> None:
         assert self._order is not None
-        if self._member().phase is Phase.RESTORE:
+        if self._member().phase is RankPhase.RESTORE:
             self.act(self._member().recovery_failed(self._order, "reform", "cut short"))
 
     def _check_store(self, generation: int, port: int, *, opened: bool) -> None:

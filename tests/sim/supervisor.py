@@ -9,15 +9,15 @@ from sim.truth import Truth
 from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import AgentMessage, Assign, Beat, Hello, Order, Reform, StartRanks, Stop, Stopped
+from deadpool.proto.messages import AgentMessage, Assign, Heartbeat, Hello, Order, Reform, StartRanks, Stop, Stopped
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.failures.hang import StepWatch
 from deadpool.supervisor.failures.hang_inquiry import stepping_generation
-from deadpool.supervisor.failures.heartbeats import Silence
+from deadpool.supervisor.failures.heartbeats import HeartbeatMonitor
 from deadpool.supervisor.failures.node_claims import Claim, Claims
 from deadpool.supervisor.model.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
-from deadpool.supervisor.model.membership import Role
+from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.session import RETURN_S
 
 
@@ -41,13 +41,13 @@ class SimSupervisor:
         self.root_cause = ""
         self._away_until_s = 0.0  # suspended until then
         self._queue: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what came meanwhile
-        self._silence = Silence(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
+        self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)
         self._streams: dict[str, Pipe] = {}
         self._claims = Claims()
         self._event_id = 0
         self._alarm_s = 0.0
-        self._unwritten = 0  # beats at the end of `past` that the journal does not hold
+        self._unwritten = 0  # heartbeats at the end of `past` that the journal does not hold
         self._falls_within = False  # the next event is the last one: its orders do not go out, or late
         self._orders: dict[tuple[object, int, int], Order] = {}
         self._raised: set[int] = set()  # ranks of this generation that have told of an error
@@ -79,7 +79,7 @@ class SimSupervisor:
         self._silence.heard(node.node_id, now_s=self.now_s)
         if isinstance(message, Stopped):
             self._silence.forget(node.node_id)
-        elif isinstance(message, Beat):
+        elif isinstance(message, Heartbeat):
             self._steps.heard(message, now_s=self._silence.attended_s(self.now_s))
         self._handle(FromAgent(event_id=self._next_id(), node_id=node.node_id, message=message, number=number))
 
@@ -186,7 +186,7 @@ class SimSupervisor:
         state, now_s = self.job.state, self.now_s
         self.truth.check(state.generation == generation, f"generation {generation} is {state.generation} after a replay")
         self.exit_code, self.root_cause, self.world.over = state.exit_code, state.root_cause, state.over
-        self._silence = Silence(timeout_s=self.config.heartbeat_timeout_s, now_s=now_s)
+        self._silence = HeartbeatMonitor(timeout_s=self.config.heartbeat_timeout_s, now_s=now_s)
         self._steps = StepWatch(timeout_s=self.config.hang_timeout_s)
         for node in state.roster.live():
             if not node.stopped:
@@ -217,8 +217,8 @@ class SimSupervisor:
             if isinstance(command, Note) and command.event == "node_lost":
                 lost = str(command.fields["node"])
                 self._given_up[lost] = self._given_up.get(lost, 0) + 1
-        is_beat = isinstance(event, FromAgent) and isinstance(event.message, Beat)
-        self._unwritten = self._unwritten + 1 if is_beat and not commands else 0
+        is_heartbeat = isinstance(event, FromAgent) and isinstance(event.message, Heartbeat)
+        self._unwritten = self._unwritten + 1 if is_heartbeat and not commands else 0
         if self._falls_within and commands:
             if self.world.chance(0.3):  # the line is torn: it was never acted on
                 self.past.pop()
@@ -318,7 +318,7 @@ class SimSupervisor:
             case "failure" if "nobody died" in fields["cause"]:
                 raised = [each for each in self.processes() if each.raised and each.speaks_for(note.generation)]
                 told = [each.pid for each in raised if each.member is not None and each.member.rank in self._raised]
-                self.truth.check(not told, f"a hiccup is acted on, although pid {told} have told of errors")
+                self.truth.check(not told, f"a broken_collective is acted on, although pid {told} have told of errors")
             case "rank_exited":
                 self.truth.exited(fields["rank"], fields["node"], fields["pid"])
             case _:
@@ -346,7 +346,7 @@ class SimSupervisor:
         roster = self.job.state.roster
         seated = [seat for seat in roster.seats if seat is not None]
         self.truth.check(len(seated) == len(set(seated)), f"a node has two seats: {roster.seats}")
-        wrong = [seat for seat in seated if roster.nodes[seat].role is not Role.MEMBER]
+        wrong = [seat for seat in seated if roster.nodes[seat].role is not NodeRole.MEMBER]
         if wrong:
             raise self.truth.fail(f"{wrong} have seats, and are no members: {roster.nodes}")
         for rank in roster.ranks:

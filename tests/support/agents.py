@@ -23,7 +23,7 @@ from deadpool.proto.generated.agent_pb2_grpc import SupervisorServicer, add_Supe
 from deadpool.proto.messages import (
     AgentMessage,
     Assign,
-    Beat,
+    Heartbeat,
     Hello,
     Order,
     Placement,
@@ -124,14 +124,14 @@ class Supervisor(SupervisorServicer):
         node_id: str = "node0",
         timeout_s: float = TIMEOUT_S,
     ) -> M:
-        """Returns the next such message; Hello and beats are passed over, anything else in between is an error."""
+        """Returns the next such message; Hello and heartbeats are passed over, anything else in between is an error."""
         while True:
-            message = self.expect_any(Hello, Beat, kind, node_id=node_id, timeout_s=timeout_s)
+            message = self.expect_any(Hello, Heartbeat, kind, node_id=node_id, timeout_s=timeout_s)
             if isinstance(message, kind) and matching(message):
                 return message
 
     def expect_any(self, *kinds: type, node_id: str = "node0", timeout_s: float = TIMEOUT_S) -> object:
-        """Returns the next message, which must be one of these, but passes over Hello and beats that are not asked for."""
+        """Returns the next message, which must be one of these, but passes over Hello and heartbeats that are not asked for."""
         until(lambda: node_id in self._received, timeout_s, f"{node_id} has come")
         while True:
             try:
@@ -140,7 +140,7 @@ class Supervisor(SupervisorServicer):
                 raise AssertionError(f"none of {kinds} within {timeout_s} s") from None
             if isinstance(message, kinds):
                 return message
-            assert isinstance(message, Hello | Beat), message
+            assert isinstance(message, Hello | Heartbeat), message
 
     def close(self) -> None:
         for orders in self._orders.values():

@@ -12,7 +12,17 @@ from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.secret import make_token, prove_as_client
 from deadpool.proto.vault.layout import Header, Item, Layout, Tables, checksum, slot_capacity
-from deadpool.proto.vault.wire import Discard, GetData, GetHead, Put, Reply, Reserve, receive_into, receive_reply, send_request
+from deadpool.proto.vault.wire import (
+    Discard,
+    GetData,
+    GetHead,
+    Put,
+    Reply,
+    ReserveSlots,
+    receive_into,
+    receive_reply,
+    send_request,
+)
 
 TOKEN = make_token()
 RANK = 3
@@ -89,7 +99,7 @@ def serving(root: Path) -> Iterator[Receiver]:
             assert not thread.is_alive(), thread
 
 
-def ask(connection: socket.socket, request: Reserve | GetHead | GetData | Discard) -> tuple[Reply, bytes]:
+def ask(connection: socket.socket, request: ReserveSlots | GetHead | GetData | Discard) -> tuple[Reply, bytes]:
     send_request(connection, request)
     reply = receive_reply(connection)
     raw = bytearray(reply.raw_bytes)

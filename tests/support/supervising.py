@@ -96,10 +96,10 @@ class Scene:
         assert len(self.took(messages.StartRanks)) == self.config.nnodes
         for rank in range(self.config.world_size) if hooked else ():
             self.say(self.home(rank), messages.RankJoined(generation=1, rank=rank, pid=1000 + rank))
-        self.beat(step=commit_step, commit_step=commit_step)
+        self.heartbeat(step=commit_step, commit_step=commit_step)
         assert self.state.phase is Phase.RUN
 
-    def beat(self, *, step: int, commit_step: int = NO_STEP, nodes: Sequence[int] = ()) -> None:
+    def heartbeat(self, *, step: int, commit_step: int = NO_STEP, nodes: Sequence[int] = ()) -> None:
         for node in nodes or range(len(self.state.roster.nodes)):
             ranks = self.state.roster.of_node(f"node{node}")
             progress = tuple(
@@ -109,7 +109,7 @@ class Scene:
                 )
                 for rank in ranks if rank.present
             )  # fmt: skip
-            self.say(node, messages.Beat(generation=self.state.generation, ranks=progress))
+            self.say(node, messages.Heartbeat(generation=self.state.generation, ranks=progress))
 
     def exits(self, rank: int, exit_code: int, *, signal: int = 0, **fields: Any) -> None:
         known = self.state.roster.ranks[rank]

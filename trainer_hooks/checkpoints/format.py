@@ -44,7 +44,7 @@ Piece = tuple[int, int, str, int, int]  # first row, rows, file, offset, length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CheckpointRun:
     """`name`: of this launch of the job, unlike that of any other. `keep`: how many complete checkpoints stay."""
 
     folder: Path
@@ -57,7 +57,7 @@ class Run:
         return self.folder / f"{PARTIAL}{self.name}-{state.generation}-{state.step}"
 
 
-def write_part(run: Run, slot: SlotFile) -> StateId:
+def write_part(run: CheckpointRun, slot: SlotFile) -> StateId:
     """Writes what the slot's rank holds, each item checked; items that peers hold too are written by the lowest of them.
 
     The slot must not change meanwhile. OSError; SnapshotError when the slot is torn or an item fails its checksum.
@@ -88,7 +88,7 @@ def write_part(run: Run, slot: SlotFile) -> StateId:
     return state
 
 
-def complete(run: Run, state: StateId) -> Path | None:
+def complete(run: CheckpointRun, state: StateId) -> Path | None:
     """Makes a checkpoint of the parts; returns its folder, or None when parts are missing or it is done by another node."""
     partial = run.partial(state)
     parts = [partial / f"part-{rank}.json" for rank in range(run.world_size)]
@@ -270,14 +270,14 @@ def _write_metadata(partial: Path, ranks: list[dict[str, Any]]) -> None:
     writer.finish(Metadata(state_dict_metadata=entries, planner_data=paths), [results])
 
 
-def clear_partials(run: Run) -> None:
+def clear_partials(run: CheckpointRun) -> None:
     """Removes what earlier runs have left unfinished."""
     for path in run.folder.glob(f"{PARTIAL}*"):
         if not path.name.startswith(f"{PARTIAL}{run.name}-"):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _clear(run: Run, state: StateId) -> None:
+def _clear(run: CheckpointRun, state: StateId) -> None:
     """Removes the checkpoints that are not to be kept, and what was begun before this one and will not be completed."""
     for one in complete_checkpoints(run.folder)[run.keep :]:
         with contextlib.suppress(OSError):

@@ -39,12 +39,12 @@ def write_checkpoints(agent: socket.socket, options: Sequence[str]) -> None:
     parser.add_argument("--world-size", type=int, required=True)
     parser.add_argument("--keep", type=int, required=True)
     arguments = parser.parse_args(options)
-    writer: Writer | None = None
+    writer: CheckpointWriter | None = None
     asked = False
     while not asked:
         asked = bool(select.select([agent], [], [], _LOOK_S)[0])
         if writer is None and any(arguments.vault.glob(f"{SlotKind.SNAPSHOT}-*")):
-            writer = Writer(arguments, agent)
+            writer = CheckpointWriter(arguments, agent)
             os.nice(_NICE)  # not before its imports are done, if there are any: the last checkpoint would wait for them
         if writer is not None and not asked:
             writer.write_pinned()
@@ -53,15 +53,15 @@ def write_checkpoints(agent: socket.socket, options: Sequence[str]) -> None:
         writer.write_newest()
 
 
-class Writer:
+class CheckpointWriter:
     """What needs torch, which not every warm process has: made when the ranks' slots are, not at the last moment."""
 
     def __init__(self, arguments: argparse.Namespace, agent: socket.socket) -> None:
-        from deadpool.trainer_hooks.checkpoints.format import Run, clear_partials
+        from deadpool.trainer_hooks.checkpoints.format import CheckpointRun, clear_partials
 
         self._vault: Path = arguments.vault
         self._agent = agent
-        self._run = Run(
+        self._run = CheckpointRun(
             folder=arguments.folder,
             name=arguments.run,
             job_id=arguments.job_id,

@@ -17,7 +17,7 @@ from deadpool.trainer_hooks.protection.peers import Peers, exchange
 from deadpool.trainer_hooks.protection.pipeline import Boundary, Counters, Protector, layout_of
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.restore import from_own_slot
-from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES, Rhythm
+from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES, Schedule
 from deadpool.trainer_hooks.protection.sizes import expected_growth
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
 from deadpool.trainer_hooks.protection.state import TrainingState, check_meta, pack_meta
@@ -62,14 +62,14 @@ class Protection:
             if role.generation == 1:
                 self._reserve()
             every, step = self._compare_every(), state.step
-            rhythm = Rhythm(
+            schedule = Schedule(
                 first_step=step,
                 exchange_from=step,
                 exchanges=SETTLING_STATES,
                 compare_every=every,
                 keep_every=self._keep_every(),
             )
-            self._start(role.store_host, role.store_port, NO_STEP, rhythm)
+            self._start(role.store_host, role.store_port, NO_STEP, schedule)
         except ConfigError as error:
             self._session.refuse(str(error))
             raise
@@ -87,7 +87,7 @@ class Protection:
         self.capture(self._member.live)
         self._reserved = self._reserved and not self._session.role.muted
         step, every = plan.resume_step, self._compare_every()
-        rhythm = Rhythm(
+        schedule = Schedule(
             first_step=step,
             exchange_from=step + 1,
             exchanges=1,
@@ -96,7 +96,7 @@ class Protection:
             settled=step >= SETTLING_STATES,
         )
         try:
-            self._start(plan.store_host, plan.store_port, self._member.commit_step, rhythm)
+            self._start(plan.store_host, plan.store_port, self._member.commit_step, schedule)
         except DeadpoolError as error:
             self._session.trouble(plan.generation, error)
             return
@@ -162,7 +162,7 @@ class Protection:
             self._reserve()
         return self.own_slots()
 
-    def _start(self, store_host: str, store_port: int, commit_step: int, rhythm: Rhythm) -> None:
+    def _start(self, store_host: str, store_port: int, commit_step: int, schedule: Schedule) -> None:
         session, generation = self._session, self._member.running
         store = session.connect_store(store_host, store_port)
         cancelled, turn = session.cancelled, self._turn(store)
@@ -182,7 +182,7 @@ class Protection:
                 sums=sums,
                 cancelled=cancelled,
             ),
-            rhythm=rhythm,
+            schedule=schedule,
             peers=self.peers,
             commit_step=commit_step,
             counters=self.counters,

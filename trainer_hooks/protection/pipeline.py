@@ -3,7 +3,7 @@
     submit(S_k) -> [verdict(k-1) known] -> copy -> (fence opens) -> seal -> Put to the holders -> announce -> verdict(k) known
 
 What goes wrong with that here (no room for a slot, a holder that refuses or is out of reach) does not stop the training: this
-rank refuses S_k, nobody commits it, and all try again after a pause (rhythm.py). The newest commit stays in every vault.
+rank refuses S_k, nobody commits it, and all try again after a pause (schedule.py). The newest commit stays in every vault.
 
 A new Protector is made for every generation. `quiesce` lets a copy that can still succeed succeed (it may be the newest state
 that this rank can offer) and makes sure that nothing is written afterwards.
@@ -26,7 +26,7 @@ from deadpool.trainer_hooks.protection.commit import CommitBoard, Outcome, Refus
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.replicate import VaultClient
-from deadpool.trainer_hooks.protection.schedule import Rhythm
+from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
 from deadpool.trainer_hooks.protection.state import Held, Meta, pack_meta, type_name
 from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
@@ -88,7 +88,7 @@ class Protector:
         holders: Sequence[VaultClient],
         board: CommitBoard,
         exchange: Callable[[int, dict[str, int]], Peers | None],
-        rhythm: Rhythm,
+        schedule: Schedule,
         peers: Peers,
         commit_step: int,
         counters: Counters,
@@ -102,7 +102,7 @@ class Protector:
     ) -> None:
         self._rank, self._generation = rank, generation
         self._slots, self._engine, self._holders = slots, engine, holders
-        self._board, self._exchange, self._rhythm, self._peers = board, exchange, rhythm, peers
+        self._board, self._exchange, self._schedule, self._peers = board, exchange, schedule, peers
         self._counters, self._cancelled = counters, cancelled
         self._on_commit, self._on_refused, self._on_trouble = on_commit, on_refused, on_trouble
         self._turn = turn  # of persistent checkpoints, if there are any
@@ -228,7 +228,7 @@ class Protector:
             with self._wake:
                 self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set())
                 boundary, self._next = self._next, None
-            if boundary is None or self._rhythm.is_tried(boundary.state.step):
+            if boundary is None or self._schedule.is_tried(boundary.state.step):
                 return boundary
             boundary.settle()
             self._done(boundary.state.step)
@@ -240,15 +240,15 @@ class Protector:
             return False
         self._open = None
         if outcome is Outcome.REFUSED:
-            self._rhythm.refused(state.step)
+            self._schedule.refused(state.step)
             self._on_refused(state.step, "")
             self._done(state.step)
             return True
         asked = outcome is Outcome.CHECKPOINT
-        compared = self._verifier is None or self._rhythm.comparison_is_due(state.step)
-        self._rhythm.committed(state.step)
+        compared = self._verifier is None or self._schedule.comparison_is_due(state.step)
+        self._schedule.committed(state.step)
         if asked and not compared:
-            self._rhythm.asked()  # rank 0 asks again with the next state, which is compared first
+            self._schedule.asked()  # rank 0 asks again with the next state, which is compared first
         self.commit_step = state.step
         if self._agreeing_step == state.step:
             self._agreed_step = state.step
@@ -287,7 +287,7 @@ class Protector:
         self._counters.copy_s += time.monotonic() - began
         if not unchanged:
             return None
-        if self._rhythm.exchange_is_due(boundary.state.step):
+        if self._schedule.exchange_is_due(boundary.state.step):
             layout, sums = self._classify(boundary, layout, sums, data)
         return slots.seal(index, boundary.state, layout, meta, sums, data_offset)
 
@@ -297,7 +297,7 @@ class Protector:
         The job goes back to that one then: every vault has kept it. The supervisor replaces the rank's process.
         """
         step, verifier = slot.state.step, self._verifier
-        if verifier is None or not self._rhythm.comparison_is_due(step):
+        if verifier is None or not self._schedule.comparison_is_due(step):
             return True
         layout = slot.tables.layout
         sums = {item.key: total for item, total in zip(layout.items, slot.tables.checksums, strict=True)}

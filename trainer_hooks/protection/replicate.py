@@ -12,7 +12,17 @@ from deadpool.host.errors import DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.messages import Endpoint, SlotKind
 from deadpool.proto.secret import prove_as_client, receive_exactly
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
-from deadpool.proto.vault.wire import Discard, GetData, GetHead, Put, Request, Reserve, receive_into, receive_reply, send_request
+from deadpool.proto.vault.wire import (
+    Discard,
+    GetData,
+    GetHead,
+    Put,
+    Request,
+    ReserveSlots,
+    receive_into,
+    receive_reply,
+    send_request,
+)
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -26,7 +36,7 @@ class VaultClient:
         self._closed = False
 
     def reserve(self, rank: int, slot_bytes: int) -> None:
-        self._ask(Reserve(rank=rank, slot_bytes=slot_bytes))
+        self._ask(ReserveSlots(rank=rank, slot_bytes=slot_bytes))
 
     def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None:
         """Writes a replica and returns once the holder has verified and sealed it. `data` adds up to request.data_bytes."""

@@ -4,7 +4,7 @@ A rank that was moved from a node that lives finds its own snapshot there.
 
 Every byte that is copied into the model has been checked against the checksum that the rank itself recorded when the state was
 protected; bytes from peers too, so that a peer that differs cannot slip in. A copy that fails its own checksums is made unusable
-where it lies: the next plan does not find it. A peer's copy that is whole and yet another one is told of as a misfit: no plan
+where it lies: the next plan does not find it. A peer's copy that is whole and yet another one is told of as a conflict: no plan
 counts on that peer for that replica again.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from deadpool.host.errors import DeadpoolError, SnapshotError
-from deadpool.proto.messages import BadCopy, Misfit, SlotKind, Source, SourceKind
+from deadpool.proto.messages import BadCopy, CopyConflict, SlotKind, Source, SourceKind
 from deadpool.proto.vault.layout import UNIQUE, Item, Tables, checksum
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.peers import Peers
@@ -26,20 +26,20 @@ from deadpool.trainer_hooks.protection.state import TrainingState, unpack_meta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """`peers`: what the snapshot says of who else holds which item. `bad_copies`, `misfits`: passed over on the way."""
+    """`peers`: what the snapshot says of who else holds which item. `bad_copies`, `conflicts`: passed over on the way."""
 
     bytes_restored: int
     peers: Peers
     bad_copies: tuple[BadCopy, ...] = ()
-    misfits: tuple[Misfit, ...] = ()
+    conflicts: tuple[CopyConflict, ...] = ()
 
 
 class BadCopiesError(SnapshotError):
-    """`copies` are not what they were when they were sealed; `misfits` contradict each other."""
+    """`copies` are not what they were when they were sealed; `conflicts` contradict each other."""
 
-    def __init__(self, message: str, copies: tuple[BadCopy, ...], misfits: tuple[Misfit, ...] = ()) -> None:
+    def __init__(self, message: str, copies: tuple[BadCopy, ...], conflicts: tuple[CopyConflict, ...] = ()) -> None:
         super().__init__(message)
-        self.copies, self.misfits = copies, misfits
+        self.copies, self.conflicts = copies, conflicts
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _PassedOver:
     """What could not be used on the way."""
 
     bad_copies: list[BadCopy] = field(default_factory=list)
-    misfits: list[Misfit] = field(default_factory=list)
+    conflicts: list[CopyConflict] = field(default_factory=list)
 
 
 def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_id: str) -> Restored:
@@ -92,7 +92,7 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
         holders = tuple(peer for peer in source.peers if peer.rank in peer_set)
         _from_peers(items, data, wanted, replace(source, peers=holders), step, token, passed)
     restored = restore_from(state, tables, data)
-    return replace(restored, bad_copies=tuple(passed.bad_copies), misfits=tuple(passed.misfits))
+    return replace(restored, bad_copies=tuple(passed.bad_copies), conflicts=tuple(passed.conflicts))
 
 
 def _from_peers(
@@ -122,8 +122,8 @@ def _from_peers(
                 state = StateId(generation=peer.slot_generation, step=step)
                 passed.bad_copies.append(_discarded(client, SlotKind.SNAPSHOT, peer.rank, state))
             elif differing:
-                passed.misfits.append(
-                    Misfit(
+                passed.conflicts.append(
+                    CopyConflict(
                         rank=source.rank,
                         generation=source.slot_generation,
                         step=step,
@@ -139,7 +139,7 @@ def _from_peers(
         finally:
             client.close()
     reason = f"no peer gave back {items[0].key} of step {step}: {'; '.join(failures) or 'none is left'}"
-    raise BadCopiesError(reason, tuple(passed.bad_copies), tuple(passed.misfits))
+    raise BadCopiesError(reason, tuple(passed.bad_copies), tuple(passed.conflicts))
 
 
 def _discarded(client: VaultClient, kind: SlotKind, rank: int, state: StateId) -> BadCopy:

@@ -12,7 +12,7 @@ EXCHANGE_EVERY_STEPS = 256
 SETTLING_STATES = 3  # of a start: what only happens to be the same (zeros, a learning rate of 0) comes to light in them
 
 
-class Rhythm:
+class Schedule:
     """`first_step`: of the generation. `exchange_from`, `exchanges`: the first state and the number of states in which the ranks
     find out who holds the same; later ones follow every EXCHANGE_EVERY_STEPS. `compare_every`: 0, or steps between two states in
     which they verify that it is still the same; a generation's first states are verified too, those that are to become

@@ -12,6 +12,7 @@ from deadpool.agent.events import (
     EndNode,
     Event,
     HeadsRead,
+    InjectHere,
     KillNode,
     KillProcess,
     LaunchRefused,
@@ -26,7 +27,6 @@ from deadpool.agent.events import (
     ServeStore,
     StartProcess,
     StoreServed,
-    StrikeHere,
     Tell,
 )
 from deadpool.proto.call_record import Head
@@ -36,6 +36,7 @@ from deadpool.proto.messages import (
     AgentMessage,
     Assign,
     Inject,
+    InjectFailure,
     InjectionAck,
     InjectionDue,
     KillRanks,
@@ -56,7 +57,6 @@ from deadpool.proto.messages import (
     StartRanks,
     Stop,
     StoreOpened,
-    Strike,
     WarmUp,
     Welcome,
 )
@@ -357,11 +357,11 @@ def test_an_injection_is_due_in_the_middle_of_its_step(
 @pytest.mark.parametrize(
     ("kind", "target", "struck"),
     [
-        ("kill-agent", 1, [StrikeHere(kind="kill-agent", target=1, process=None)]),
-        ("freeze-node", 1, [StrikeHere(kind="freeze-node", target=1, process=None)]),
-        ("freeze-rank", 1, [StrikeHere(kind="freeze-rank", target=1, process=1)]),
-        ("corrupt-snapshot", 0, [StrikeHere(kind="corrupt-snapshot", target=0, process=0)]),
-        ("raise-rank", 1, [Tell(process=1, order=Strike(kind="raise-rank"))]),
+        ("kill-agent", 1, [InjectHere(kind="kill-agent", target=1, process=None)]),
+        ("freeze-node", 1, [InjectHere(kind="freeze-node", target=1, process=None)]),
+        ("freeze-rank", 1, [InjectHere(kind="freeze-rank", target=1, process=1)]),
+        ("corrupt-snapshot", 0, [InjectHere(kind="corrupt-snapshot", target=0, process=0)]),
+        ("raise-rank", 1, [Tell(process=1, order=InjectFailure(kind="raise-rank"))]),
         ("partition-node", 1, []),  # the launcher's
         ("kill-supervisor", 0, []),
     ],
@@ -380,7 +380,7 @@ def test_a_replica_is_struck_where_it_is() -> None:
     node.run(node.start(0, 1))
     node.order(Inject(injection_id=4, kind="corrupt-replica", target=2, step=5))
     assert node.event(HeadsRead(heads={0: Head(step=9, step_began_ns=1), 1: Head()}, now_ns=2000)) == []
-    assert node.order(InjectionAck(injection_id=4)) == [StrikeHere(kind="corrupt-replica", target=2, process=None)]
+    assert node.order(InjectionAck(injection_id=4)) == [InjectHere(kind="corrupt-replica", target=2, process=None)]
     assert not node.core.injections
 
 

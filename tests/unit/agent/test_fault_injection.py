@@ -11,7 +11,7 @@ from replicas import RANK, Receiver, Replica, ask, send, serving
 
 from deadpool.agent.fault_injection import corrupt
 from deadpool.proto.messages import SlotKind
-from deadpool.proto.vault.wire import Discard, Reserve
+from deadpool.proto.vault.wire import Discard, ReserveSlots
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def discard(step: int) -> Discard:
 def test_a_bad_copy_is_unsealed_and_a_good_one_is_not(receiver: Receiver) -> None:
     connection = receiver.connect()
     replicas = Replica(step=7), Replica(step=8)
-    ask(connection, Reserve(rank=RANK, slot_bytes=replicas[0].slot_bytes))
+    ask(connection, ReserveSlots(rank=RANK, slot_bytes=replicas[0].slot_bytes))
     for replica in replicas:
         assert send(connection, replica, keep_step=7).error == ""
     assert ask(connection, discard(7))[0].error == ""

@@ -80,7 +80,7 @@ def test_what_was_struck_is_told_from_what_followed() -> None:
         return {"event": name, "time": datetime.fromtimestamp(at_s + seconds).isoformat(), **fields}
 
     strikes = [
-        chaos.Strike(kind=kind, target=target, at_step=5, during_recovery=False)
+        chaos.ChaosFailure(kind=kind, target=target, at_step=5, during_recovery=False)
         for kind, target in (("kill-rank", 1), ("slow-rank", 0), ("kill-node", 1))
     ]
     events = [

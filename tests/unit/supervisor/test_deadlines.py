@@ -86,7 +86,7 @@ def test_joiner_that_takes_far_longer_than_any_process_before_hangs() -> None:
     scene = Scene(quiesce_timeout_s=10.0, join_timeout_s=600.0)
     scene.start()
     scene.wait(10.0)
-    scene.beat(step=1, commit_step=0)
+    scene.heartbeat(step=1, commit_step=0)
     assert scene.state.longest_build_s == 10.0
     for generation, limit_s in ((2, 50.0), (3, 100.0)):
         scene.killed(3)
@@ -101,12 +101,12 @@ def test_joiner_that_takes_far_longer_than_any_process_before_hangs() -> None:
 
 
 def stopped(scene: Scene, rank: int, *, is_stopped: bool = True) -> None:
-    """The rank's agent says so with its beat."""
+    """The rank's agent says so with its heartbeat."""
     known = scene.state.roster.ranks[rank]
     progress = messages.RankProgress(
         rank=rank, pid=known.pid or 1000 + rank, step=5, commit_step=4, steps_done=5, exposed_stall_s=0.0, stopped=is_stopped
     )
-    scene.say(scene.home(rank), messages.Beat(generation=scene.state.generation, ranks=(progress,)))
+    scene.say(scene.home(rank), messages.Heartbeat(generation=scene.state.generation, ranks=(progress,)))
 
 
 def test_a_recovery_does_not_wait_for_a_survivor_that_is_stopped() -> None:

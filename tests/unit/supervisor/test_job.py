@@ -99,7 +99,7 @@ def test_unhooked_ranks_restart_together_up_to_max_restarts() -> None:
     scene.open_store()
     starts = scene.took(messages.StartRanks)
     assert [(node, order.restart_count) for node, order in starts] == [(0, 1), (1, 1)]
-    scene.beat(step=NO_STEP)
+    scene.heartbeat(step=NO_STEP)
     scene.exits(1, 3, log_tail="boom")
     assert scene.end().exit_code == 1
     assert scene.end().root_cause == "rank 1 on node0 failed: exit code 3\nboom"
@@ -112,7 +112,7 @@ def test_unhooked_job_uses_its_spare() -> None:
     scene.lose(1)
     scene.open_store()
     assert [node for node, _ in scene.took(messages.StartRanks)] == [0, 2]
-    scene.beat(step=NO_STEP)
+    scene.heartbeat(step=NO_STEP)
     assert scene.notes("restarted")  # what is not known here is not said: that they have made a step
     assert not scene.notes("recovered")
     (record,) = scene.state.records
@@ -132,7 +132,7 @@ def test_with_a_range_of_nodes_an_unhooked_job_goes_on_with_fewer_and_grows_agai
     scene.open_store()
     assert seats(scene) == {0: (1, 2), 1: (1, 2)}
     assert all(order.master_node_count == 1 for _, order in scene.took(messages.StartRanks))
-    scene.beat(step=NO_STEP, nodes=[1])
+    scene.heartbeat(step=NO_STEP, nodes=[1])
     assert scene.state.phase is Phase.RUN
     scene.forget()
     scene.hello(0)
@@ -358,7 +358,7 @@ _LATE: list[messages.AgentMessage] = [
     messages.RankFailed(generation=1, rank=0, phase="reform", error="refused"),
     messages.RankResumed(generation=1, rank=0, step=99, at_ns=0),
     messages.RankFinished(generation=1, rank=0, step=99),
-    messages.Beat(
+    messages.Heartbeat(
         generation=1,
         ranks=(messages.RankProgress(rank=0, pid=5, step=99, commit_step=99, steps_done=9, exposed_stall_s=0.0),),
     ),

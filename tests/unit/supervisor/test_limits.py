@@ -104,7 +104,7 @@ def test_failures_in_the_first_step_again_and_again_end_the_job() -> None:
         scene.open_store()
         assert scene.state.generation == generation
         scene.say(1, messages.RankJoined(generation=generation, rank=2, pid=70 + generation))
-        scene.beat(step=0, commit_step=0)
+        scene.heartbeat(step=0, commit_step=0)
     scene.killed(3, pid=0)
     assert "2 recoveries in a row" in scene.end().root_cause
 

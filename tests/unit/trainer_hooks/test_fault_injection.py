@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from deadpool.proto.faults import FAULTS, Hand
-from deadpool.trainer_hooks.fault_injection import Strikes
+from deadpool.trainer_hooks.fault_injection import PendingInjections
 
 
-def strikes(*kinds: str) -> Strikes:
-    found = Strikes(lambda: None)
+def strikes(*kinds: str) -> PendingInjections:
+    found = PendingInjections(lambda: None)
     for kind in kinds:
         found.add(kind)
     return found
@@ -36,7 +36,7 @@ def test_memory_runs_out_and_the_limit_is_gone_again() -> None:
 
 def test_the_network_is_lost_at_once() -> None:
     lost: list[str] = []
-    Strikes(lambda: lost.append("lost")).add("lose-network-briefly")
+    PendingInjections(lambda: lost.append("lost")).add("lose-network-briefly")
     assert lost == ["lost"]
 
 

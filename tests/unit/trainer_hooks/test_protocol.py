@@ -4,7 +4,7 @@ import pytest
 
 from deadpool.proto.messages import NO_STEP, Quiesce, RankBroken, RankFailed, RankFinished, RankPrepared, Reform, Release
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, Phase, Recover
+from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 
 
 def quiesce(generation: int) -> Quiesce:
@@ -56,7 +56,7 @@ def test_an_order_breaks_the_step_and_the_rank_reports_its_clean_state(running: 
     assert running.quiesced(clean=True) == [prepared(2, (1, 5), commit_step=4)]
     assert running.reform(reform(2, 5)) == [Recover(order=reform(2, 5))]
     assert running.restored(reform(2, 5), StateId(generation=1, step=5))
-    assert (running.phase, running.running) == (Phase.RUN, 2)
+    assert (running.phase, running.running) == (RankPhase.RUN, 2)
 
 
 def test_a_break_of_its_own_is_reported_once_and_waits_for_the_order(running: Member) -> None:
@@ -83,7 +83,7 @@ def test_late_orders_change_nothing(running: Member) -> None:
     assert running.reform(reform(1, 3)) == []
     assert running.collective_failed(0, "late") == []
     running.commit_known(0, 99)
-    assert (running.phase, running.commit_step) == (Phase.RUN, NO_STEP)
+    assert (running.phase, running.commit_step) == (RankPhase.RUN, NO_STEP)
     assert running.boundary(5)
 
 
@@ -158,7 +158,7 @@ def test_a_break_before_the_loop_is_entered() -> None:
     member = Member(rank=0, generation=1, joiner=False)
     member.quiesce(quiesce(2))
     member.begun(0)
-    assert member.phase is Phase.BROKEN
+    assert member.phase is RankPhase.BROKEN
     assert not member.rehearsed  # two attempts, muted, come first
     rehearse(member)
     assert member.quiesced(clean=True) == [prepared(2, (1, 0))]

@@ -110,7 +110,7 @@ def test_the_newest_xid_is_kept() -> None:
     assert nvml.read()[0]["gpu_xid"] == 79.0
 
 
-def test_they_are_read_beside_the_beats() -> None:
+def test_they_are_read_beside_the_heartbeats() -> None:
     gpus = Gpus(Nvml(FakeNvml()))
     gpus.start()
     until(lambda: Reading(name="gpu_temperature_c", value=61.0) in gpus.readings, 10, "they have been read once")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from supervising import Scene
 
 from deadpool.agent.supervisor_link.conversation import Conversation
-from deadpool.proto.messages import AgentMessage, Beat, Hello, OpenStore, RankJoined, StartRanks, Stop, StoreOpened, Welcome
+from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, OpenStore, RankJoined, StartRanks, Stop, StoreOpened, Welcome
 from deadpool.supervisor.model.commands import SendOrder
 from deadpool.supervisor.model.events import FromAgent
 from deadpool.supervisor.model.state import Phase
@@ -30,7 +30,7 @@ def test_what_was_not_acted_on_is_said_again() -> None:
     assert talk.welcomed(Welcome(config_json="", generation=1, term=1))
     for rank in range(3):
         talk.say(joined(rank))
-    talk.say(Beat(generation=1))
+    talk.say(Heartbeat(generation=1))
     assert [number for number, _ in sent(talk)] == [1, 2, 3, 0]
     talk.say(joined(3))  # not sent any more
     assert talk.welcomed(Welcome(config_json="", generation=1, term=2, resumed=True, heard=1))
@@ -67,11 +67,11 @@ def test_a_lower_term_gives_no_orders() -> None:
     assert talk.term == 4
 
 
-def test_a_beat_says_which_order_was_the_last() -> None:
+def test_a_heartbeat_says_which_order_was_the_last() -> None:
     talk = Conversation()
     talk.ordered(7, 0)
-    talk.say(Beat(generation=1))
-    assert sent(talk) == [(0, Beat(generation=1, obeyed=7))]
+    talk.say(Heartbeat(generation=1))
+    assert sent(talk) == [(0, Heartbeat(generation=1, obeyed=7))]
 
 
 # ---------------------------------------------------------------- the supervisor's side
@@ -116,12 +116,12 @@ def test_a_message_is_acted_on_once() -> None:
     assert scene.state.roster.nodes["node0"].session.heard == 1
 
 
-def test_beats_let_old_orders_be_forgotten() -> None:
+def test_heartbeats_let_old_orders_be_forgotten() -> None:
     scene = Scene()
     scene.start()
     session = scene.state.roster.nodes["node0"].session
     assert session.unobeyed
-    scene.say(0, Beat(generation=1, obeyed=session.sent))
+    scene.say(0, Heartbeat(generation=1, obeyed=session.sent))
     assert session.unobeyed == []
 
 

@@ -17,7 +17,7 @@ from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
     Reply,
-    Reserve,
+    ReserveSlots,
     receive_reply,
     send_request,
 )
@@ -39,7 +39,7 @@ def refused(connection: socket.socket, replica: Replica, keep_step: int, sender_
 
 def reserved(receiver: Receiver) -> socket.socket:
     connection = receiver.connect()
-    assert ask(connection, Reserve(rank=RANK, slot_bytes=Replica(0).slot_bytes))[0] == Reply()
+    assert ask(connection, ReserveSlots(rank=RANK, slot_bytes=Replica(0).slot_bytes))[0] == Reply()
     return connection
 
 
@@ -91,7 +91,7 @@ def test_a_corrupt_replica_is_not_sealed_and_the_other_stays(receiver: Receiver,
 def test_a_state_that_has_grown_gets_a_larger_slot(receiver: Receiver) -> None:
     connection = receiver.connect()
     first, grown = Replica(step=1), Replica(step=2)
-    assert ask(connection, Reserve(rank=RANK, slot_bytes=first.header.slot_bytes))[0] == Reply()
+    assert ask(connection, ReserveSlots(rank=RANK, slot_bytes=first.header.slot_bytes))[0] == Reply()
     assert send(connection, first) == Reply()
     grown.header = replace(grown.header, data_offset=grown.header.data_offset + (1 << 20))
     assert send(connection, grown, keep_step=1) == Reply()
@@ -126,8 +126,8 @@ def test_an_older_sender_is_refused_and_interrupted(receiver: Receiver) -> None:
 def test_what_is_not_there_does_not_fit_or_lies_outside_gets_an_error_and_no_more(receiver: Receiver) -> None:
     connection = receiver.connect()
     assert "no replica of rank 3" in ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5))[0].error
-    assert "need" in ask(connection, Reserve(rank=RANK, slot_bytes=1 << 60))[0].error
-    assert ask(connection, Reserve(rank=RANK, slot_bytes=Replica(0).slot_bytes))[0] == Reply()
+    assert "need" in ask(connection, ReserveSlots(rank=RANK, slot_bytes=1 << 60))[0].error
+    assert ask(connection, ReserveSlots(rank=RANK, slot_bytes=Replica(0).slot_bytes))[0] == Reply()
     assert send(connection, Replica(step=5)) == Reply()
     outside = GetData(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, ranges=((0, 1 << 30),))
     assert "outside" in ask(connection, outside)[0].error

@@ -16,7 +16,7 @@ MOVED = RecoveryRecord(
 
 def status(phase: str, *, role: str = "member", generation: int = 1, commit_step: int = 8, moved: bool = False) -> JobStatus:
     node = NodeStatus(
-        node_id="node1", index=1, role=role, host="h", beat_age_s=0.0, cpu_share=0.0, memory_share=0.0, shm_free_bytes=0,
+        node_id="node1", index=1, role=role, host="h", heartbeat_age_s=0.0, cpu_share=0.0, memory_share=0.0, shm_free_bytes=0,
         standins_ready=0,
     )  # fmt: skip
     return JobStatus(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.agent.logs.writer import LogFile, Writer
+from deadpool.agent.logs.writer import LogFile, LogWriter
 from deadpool.cli import main
 from deadpool.cli.commands.logs import RankOutput, last_lines
 
@@ -100,13 +100,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_what_finds_the_disk_full_is_lost_and_that_is_said_once_there_is_room(small_disk: Path) -> None:
     """The job goes on: its output is read, and thrown away."""
     (small_disk / "ballast").write_bytes(bytes(60 << 10))
-    writer, file = Writer("test"), LogFile(small_disk / "rank-0.log", bytes_max=1 << 20)
+    writer, file = LogWriter("test"), LogFile(small_disk / "rank-0.log", bytes_max=1 << 20)
     for _ in range(3):
         writer.write(file.write, b"x" * (32 << 10))
     writer.close(20.0)
     assert "No space left" in writer.problem
     (small_disk / "ballast").unlink()
-    writer = Writer("test")
+    writer = LogWriter("test")
     writer.write(file.write, b"and on it goes\n")
     writer.write(file.close, b"")
     writer.close(20.0)

@@ -14,7 +14,7 @@ from deadpool.proto.messages.status import JobStatus, NodeStatus, PhaseTimes, Ra
 def node(index: int, role: str, ranks: tuple[int, ...]) -> NodeStatus:
     played = tuple(RankStatus(rank=rank, pid=1000 + rank, step=16, commit_step=15, exposed_stall_s=0.0) for rank in ranks)
     return NodeStatus(
-        node_id=f"node{index}", index=index, role=role, host="127.0.0.1", beat_age_s=0.4, cpu_share=0.5, memory_share=0.25,
+        node_id=f"node{index}", index=index, role=role, host="127.0.0.1", heartbeat_age_s=0.4, cpu_share=0.5, memory_share=0.25,
         shm_free_bytes=3 << 30, standins_ready=2, ranks=played,
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_json_spells_the_class_as_the_summary_does() -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        ({"time": "12:00", "event": "started", "generation": 1, "caused_by": "3 Beat"}, "12:00  g1  started"),
+        ({"time": "12:00", "event": "started", "generation": 1, "caused_by": "3 Heartbeat"}, "12:00  g1  started"),
         ({"time": "12:00", "event": "plan", "generation": 2, "resume_step": 5}, "12:00  g2  plan  resume_step=5"),
         ({}, "  g?  ?"),
     ],

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deadpool.cli.doctor import checks
-from deadpool.cli.doctor.checks import Level, Machine, Plan
+from deadpool.cli.doctor.checks import DoctorPlan, Level, Machine
 from deadpool.cli.options.types import size
 
 GIB = 1 << 30
@@ -20,7 +20,7 @@ SlurmdTimeout           = 300 sec
 
 
 def test_a_good_machine_is_all_ok() -> None:
-    plan = Plan(world_size=8, nproc_per_node=2, state_bytes=4 * GIB, unique_bytes=2 * GIB)
+    plan = DoctorPlan(world_size=8, nproc_per_node=2, state_bytes=4 * GIB, unique_bytes=2 * GIB)
     assert {each.check: each.level for each in checks.machine_findings(MACHINE, plan)} == dict.fromkeys(
         ("/dev/shm", "nofile", "memlock", "ports", "torch", "MPI"), Level.OK
     )
@@ -29,16 +29,16 @@ def test_a_good_machine_is_all_ok() -> None:
 @pytest.mark.parametrize(
     ("plan", "needed", "level"),
     [
-        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=8 * GIB), 2 * (16 + 16), Level.FAIL),
-        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB), 2 * (16 + 2), Level.OK),
-        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True), 2 * (24 + 2), Level.OK),
-        (Plan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=2 * GIB, replicas=3), 2 * (16 + 12), Level.WARN),
-        (Plan(state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True, verify_every=10), 32 + 2, Level.OK),
-        (Plan(state_bytes=8 * GIB, unique_bytes=GIB, verify_every=1), 16 + 2, Level.OK),
-        (Plan(), 0, Level.OK),
+        (DoctorPlan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=8 * GIB), 2 * (16 + 16), Level.FAIL),
+        (DoctorPlan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB), 2 * (16 + 2), Level.OK),
+        (DoctorPlan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True), 2 * (24 + 2), Level.OK),
+        (DoctorPlan(nproc_per_node=2, state_bytes=8 * GIB, unique_bytes=2 * GIB, replicas=3), 2 * (16 + 12), Level.WARN),
+        (DoctorPlan(state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True, verify_every=10), 32 + 2, Level.OK),
+        (DoctorPlan(state_bytes=8 * GIB, unique_bytes=GIB, verify_every=1), 16 + 2, Level.OK),
+        (DoctorPlan(), 0, Level.OK),
     ],
 )
-def test_shm_against_the_plan(plan: Plan, needed: int, level: Level) -> None:
+def test_shm_against_the_plan(plan: DoctorPlan, needed: int, level: Level) -> None:
     assert plan.shm_bytes == needed * GIB
     found = checks.shm(MACHINE, plan)
     assert found.level is level
@@ -47,11 +47,11 @@ def test_shm_against_the_plan(plan: Plan, needed: int, level: Level) -> None:
 
 def test_a_containers_shm_is_named_even_without_a_plan() -> None:
     small = replace(MACHINE, shm_bytes=64 << 20, shm_free_bytes=60 << 20)
-    assert checks.shm(small, Plan()).level is Level.WARN
+    assert checks.shm(small, DoctorPlan()).level is Level.WARN
 
 
 def test_a_shm_that_cannot_be_written() -> None:
-    found = checks.shm(replace(MACHINE, shm_writable=False), Plan())
+    found = checks.shm(replace(MACHINE, shm_writable=False), DoctorPlan())
     assert (found.level, found.found) == (Level.FAIL, "60.0G of 64.0G free, not writable")
     assert "remount,rw" in found.advice
 
@@ -66,7 +66,7 @@ def test_a_shm_that_cannot_be_written() -> None:
     ],
 )
 def test_open_files(soft: int, hard: int, world_size: int, level: Level, advice: str) -> None:
-    found = checks.files(replace(MACHINE, files_soft=soft, files_hard=hard), Plan(world_size=world_size))
+    found = checks.files(replace(MACHINE, files_soft=soft, files_hard=hard), DoctorPlan(world_size=world_size))
     assert found.level is level
     assert found.advice.startswith(advice)
 
@@ -77,9 +77,9 @@ def test_memlock_counts_where_there_is_rdma() -> None:
 
 
 def test_ports() -> None:
-    taken = checks.ports(replace(MACHINE, port_free=False), Plan(port=29500))
+    taken = checks.ports(replace(MACHINE, port_free=False), DoctorPlan(port=29500))
     assert (taken.level, "29500 is taken" in taken.found) == (Level.FAIL, True)
-    assert checks.ports(replace(MACHINE, ports=(60000, 60100)), Plan()).level is Level.WARN
+    assert checks.ports(replace(MACHINE, ports=(60000, 60100)), DoctorPlan()).level is Level.WARN
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_ports() -> None:
     ],
 )
 def test_gpus(torch: dict[str, object], devices: int, level: Level) -> None:
-    assert checks.gpus(replace(MACHINE, torch=torch, gpu_devices=devices), Plan(nproc_per_node=4)).level is level
+    assert checks.gpus(replace(MACHINE, torch=torch, gpu_devices=devices), DoctorPlan(nproc_per_node=4)).level is level
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_clocks(ahead_s: float, uncertain_s: float, level: Level) -> None:
 
 
 def test_bandwidth_says_what_replicas_take() -> None:
-    found = checks.bandwidth("a -> b", 1e9, Plan(nproc_per_node=2, unique_bytes=10**9))
+    found = checks.bandwidth("a -> b", 1e9, DoctorPlan(nproc_per_node=2, unique_bytes=10**9))
     assert (found.level, "take 2.00 s" in found.found) == (Level.OK, True)
-    assert checks.bandwidth("a -> b", 5e7, Plan()).level is Level.WARN
+    assert checks.bandwidth("a -> b", 5e7, DoctorPlan()).level is Level.WARN
 
 
 @pytest.mark.parametrize(

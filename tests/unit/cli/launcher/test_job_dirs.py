@@ -71,7 +71,7 @@ def test_the_only_job_is_found_and_a_choice_is_asked_for(runtime: Path) -> None:
         job_dirs.find_job(None)
     with listening("a") as a:
         assert job_dirs.find_job(None) == job_dirs.find_job("a") == a
-        assert job_dirs.read_endpoint(a) == job_dirs.Endpoint("a", "127.0.0.1:1", 1)
+        assert job_dirs.read_endpoint(a) == job_dirs.SupervisorEndpoint("a", "127.0.0.1:1", 1)
         with pytest.raises(ConfigError, match="no job 'b' is running; running: a"):
             job_dirs.find_job("b")
         with listening("b"), pytest.raises(ConfigError, match="choose one with --job: a, b"):

@@ -15,7 +15,7 @@ ELSEWHERE = {"command", "entry", "python", "standalone", "failure_rules", "netns
     "together",
 }  # fmt: skip
 NO_OPTION = {
-    "hiccup_grace_s", "quiesce_timeout_s",
+    "broken_collective_grace_s", "quiesce_timeout_s",
     "join_timeout_s", "reform_timeout_s", "restore_timeout_s",
 }  # fmt: skip
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault import wire
-from deadpool.proto.vault.wire import Discard, GetData, GetHead, Put, Reply, Request, Reserve
+from deadpool.proto.vault.wire import Discard, GetData, GetHead, Put, Reply, Request, ReserveSlots
 
 NUMBERS = st.integers(-1, 2**63 - 1)
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5).map(tuple)
 REQUESTS = st.one_of(
-    st.builds(Reserve, rank=NUMBERS, slot_bytes=NUMBERS),
+    st.builds(ReserveSlots, rank=NUMBERS, slot_bytes=NUMBERS),
     st.builds(
         Put, rank=NUMBERS, generation=NUMBERS, step=NUMBERS, keep_step=NUMBERS, data_offset=NUMBERS, data_bytes=NUMBERS,
         tables_bytes=NUMBERS,
@@ -61,7 +61,7 @@ def test_replies_survive_the_wire(raw_bytes: int, error: str) -> None:
 
 
 def test_every_request_is_tested() -> None:
-    assert set(typing.get_args(Request)) == {Reserve, Put, GetHead, GetData, Discard}
+    assert set(typing.get_args(Request)) == {ReserveSlots, Put, GetHead, GetData, Discard}
 
 
 HEAD = {"request": "GetHead", "kind": "snapshot", "rank": 0, "generation": 1, "step": 2}
@@ -77,9 +77,9 @@ HEAD = {"request": "GetHead", "kind": "snapshot", "rank": 0, "generation": 1, "s
         frame([]),
         frame({}),
         frame({"request": "Drop"}),
-        frame({"request": "Reserve"}),
-        frame({"request": "Reserve", "rank": 1, "slot_bytes": "many"}),
-        frame({"request": "Reserve", "rank": 1, "slot_bytes": 2, "more": 3}),
+        frame({"request": "ReserveSlots"}),
+        frame({"request": "ReserveSlots", "rank": 1, "slot_bytes": "many"}),
+        frame({"request": "ReserveSlots", "rank": 1, "slot_bytes": 2, "more": 3}),
         frame(HEAD | {"kind": "ghost"}),
         frame(HEAD | {"rank": None}),
         frame(HEAD | {"request": "GetData", "ranges": 3}),

@@ -4,29 +4,29 @@ from collections.abc import Sequence
 
 import pytest
 
-from deadpool.proto.messages import Beat, GroupCall, RankCalls, RankProgress
+from deadpool.proto.messages import GroupCall, Heartbeat, RankCalls, RankProgress
 from deadpool.supervisor.failures.hang import FLOOR_S, StepWatch, find_culprit
 
 
-def _beat(step: int, *, generation: int = 1, done: int | None = None, pid: int = 7) -> Beat:
+def _heartbeat(step: int, *, generation: int = 1, done: int | None = None, pid: int = 7) -> Heartbeat:
     done = step if done is None else done
     progress = RankProgress(rank=0, pid=pid, step=step, commit_step=-1, steps_done=done, exposed_stall_s=0.0)
-    return Beat(generation=generation, ranks=(progress,))
+    return Heartbeat(generation=generation, ranks=(progress,))
 
 
 def _play(watch: StepWatch, pauses_s: Sequence[float], *, generation: int = 1) -> float | None:
-    """Makes a step after each pause, with a beat each second; returns how long it had stalled when the watch first spoke."""
+    """Makes a step after each pause, with a heartbeat each second; returns how long it had stalled when the watch first spoke."""
     now_s = 1000.0
     assert watch.check(generation=generation, now_s=now_s) is None
     for step, pause_s in enumerate(pauses_s):
         end_s = now_s + pause_s
         while now_s < end_s:
-            watch.heard(_beat(step, generation=generation), now_s=now_s)
+            watch.heard(_heartbeat(step, generation=generation), now_s=now_s)
             stalled_s = watch.check(generation=generation, now_s=now_s)
             if stalled_s is not None:
                 return stalled_s
             now_s = min(end_s, now_s + 1.0)
-        watch.heard(_beat(step + 1, generation=generation), now_s=now_s)
+        watch.heard(_heartbeat(step + 1, generation=generation), now_s=now_s)
     return None
 
 
@@ -64,7 +64,7 @@ def test_each_generation_starts_afresh() -> None:
     watch.check(generation=1, now_s=0.0)
     assert watch.check(generation=None, now_s=100.0) is None
     assert watch.check(generation=2, now_s=200.0) is None
-    watch.heard(_beat(9, generation=1), now_s=205.0)  # of the one before: nobody's progress
+    watch.heard(_heartbeat(9, generation=1), now_s=205.0)  # of the one before: nobody's progress
     assert watch.check(generation=2, now_s=211.0) == 11.0
 
 

@@ -111,7 +111,7 @@ def test_a_node_whose_rank_hangs_a_second_time_gives_up_its_seat() -> None:
     scene.killed(2)
     scene.recover(step=5, survivors=[0, 1, 3], joiners=[2])
     scene.bring_up(5)
-    scene.beat(step=6, commit_step=6)
+    scene.heartbeat(step=6, commit_step=6)
     scene.forget()
     scene.stall(40.0)
     _report(scene, 0, _calls(0, entered=8, completed=7, step=6), _calls(1, entered=8, completed=7, step=6))

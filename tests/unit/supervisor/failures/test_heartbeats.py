@@ -1,19 +1,19 @@
-"""Silence, and why a supervisor that was away itself must not believe in it."""
+"""HeartbeatMonitor, and why a supervisor that was away itself must not believe in it."""
 
 import pytest
 
-from deadpool.supervisor.failures.heartbeats import Silence
+from deadpool.supervisor.failures.heartbeats import HeartbeatMonitor
 
 
-def _watch(silence: Silence, *, until_s: float, beats: dict[str, float] | None = None) -> dict[str, float]:
-    """Checks on time until then; nodes in `beats` beat each second up to their time. Returns node -> when it was given up."""
+def _watch(silence: HeartbeatMonitor, *, until_s: float, heartbeats: dict[str, float] | None = None) -> dict[str, float]:
+    """Checks on time until then; nodes in `heartbeats` send one each second up to their time. Returns node -> when given up."""
     lost: dict[str, float] = {}
-    now_s, next_beat_s = 0.0, 1.0
+    now_s, next_heartbeat_s = 0.0, 1.0
     while now_s < until_s:
-        now_s = min(silence.next_check_s(), next_beat_s)
-        if now_s == next_beat_s:
-            next_beat_s += 1.0
-            for node, last_s in (beats or {}).items():
+        now_s = min(silence.next_check_s(), next_heartbeat_s)
+        if now_s == next_heartbeat_s:
+            next_heartbeat_s += 1.0
+            for node, last_s in (heartbeats or {}).items():
                 if now_s <= last_s:
                     silence.heard(node, now_s=now_s)
         if now_s >= silence.next_check_s():
@@ -21,23 +21,23 @@ def _watch(silence: Silence, *, until_s: float, beats: dict[str, float] | None =
     return lost
 
 
-def _silence() -> Silence:
-    silence = Silence(timeout_s=3.0, now_s=0.0)
+def _silence() -> HeartbeatMonitor:
+    silence = HeartbeatMonitor(timeout_s=3.0, now_s=0.0)
     silence.heard("a", now_s=0.0)
     silence.heard("b", now_s=0.0)
     return silence
 
 
 def test_silent_node_is_lost_after_the_timeout() -> None:
-    lost = _watch(_silence(), until_s=10.0, beats={"a": 10.0, "b": 4.0})
+    lost = _watch(_silence(), until_s=10.0, heartbeats={"a": 10.0, "b": 4.0})
     assert list(lost) == ["b"]
-    assert lost["b"] == pytest.approx(7.0, abs=0.01)  # 3 s after its last beat, not at the next check after that
+    assert lost["b"] == pytest.approx(7.0, abs=0.01)  # 3 s after its last heartbeat, not at the next check after that
 
 
 def test_node_that_was_told_to_go_is_not_missed() -> None:
     silence = _silence()
     silence.forget("b")
-    assert list(_watch(silence, until_s=10.0, beats={"a": 10.0})) == []
+    assert list(_watch(silence, until_s=10.0, heartbeats={"a": 10.0})) == []
 
 
 @pytest.mark.parametrize("away_s", [1.0, 3.5, 60.0])
@@ -48,7 +48,7 @@ def test_supervisor_that_was_away_declares_nobody_dead(away_s: float) -> None:
     assert silence.lag_s == pytest.approx(away_s, abs=0.5)
 
 
-def test_beat_that_is_handled_first_does_not_hide_the_lag() -> None:
+def test_heartbeat_that_is_handled_first_does_not_hide_the_lag() -> None:
     silence = _silence()
     silence.heard("a", now_s=60.0)
     assert silence.check(now_s=60.01) == []
@@ -67,8 +67,8 @@ def test_silence_goes_on_counting_after_the_supervisor_is_back() -> None:
 
 
 def _lost_after(pauses_s: list[float], timeout_s: float) -> float | None:
-    """Plays one node's beats, apart by `pauses_s`; returns the pause in which it was given up, None when it was not."""
-    silence = Silence(timeout_s=timeout_s, now_s=0.0)
+    """Plays one node's heartbeats, apart by `pauses_s`; returns the pause in which it was given up, None when it was not."""
+    silence = HeartbeatMonitor(timeout_s=timeout_s, now_s=0.0)
     silence.heard("a", now_s=0.0)
     at_s = 0.0
     for pause_s in pauses_s:
@@ -81,7 +81,7 @@ def _lost_after(pauses_s: list[float], timeout_s: float) -> float | None:
 
 
 _QUIET = [0.333, 0.334, 0.332, 0.335, 0.334, 0.333] * 10
-# An agent's beats beside eight busy processes on two cores, as recorded: most are on time, some come in a bunch after a pause.
+# An agent's heartbeats beside eight busy processes on two cores, as recorded: most on time, some in a bunch after a pause.
 _LOADED = [0.34, 0.33, 0.41, 0.27, 0.36, 0.62, 0.08, 0.31, 0.35, 0.78, 0.02, 0.21, 0.33, 0.55, 0.12, 0.34, 0.91, 0.01, 0.09] * 6
 
 

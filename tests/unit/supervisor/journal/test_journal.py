@@ -10,7 +10,7 @@ from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.journal.journal import Journal, LineFile, event_line, parse_event
-from deadpool.supervisor.journal.replay import Past, entries, whole_bytes
+from deadpool.supervisor.journal.replay import ReplayedJob, entries, whole_bytes
 from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, InjectRequested, NodeLost, StopRequested
 
 
@@ -18,14 +18,14 @@ def _story() -> Scene:
     scene = Scene()
     scene.start(commit_step=4)
     for step in range(5, 9):
-        scene.beat(step=step, commit_step=step - 1)
+        scene.heartbeat(step=step, commit_step=step - 1)
     scene.inject("kill-rank", 3, 9)
     scene.say(0, messages.RankBroken(generation=1, rank=0, error="closed"))
     scene.wait(1.0)
     scene.recover(step=8, survivors=[0, 1, 2, 3], joiners=[])
     scene.bring_up(8)
     scene.lose(1)
-    scene.beat(step=8, commit_step=8, nodes=[0])
+    scene.heartbeat(step=8, commit_step=8, nodes=[0])
     scene.prepare(0, 1, live_step=8, commit_step=8)
     return scene
 
@@ -44,7 +44,7 @@ def _journalled(scene: Scene, path: Path) -> Job:
 
 
 def replay(path: Path, config: JobConfig) -> Job:
-    past = Past(job=Job(config))
+    past = ReplayedJob(job=Job(config))
     for entry in entries(path, whole_bytes(path)):
         past.act(entry)
     return past.job
@@ -56,13 +56,13 @@ def test_replay_gives_an_equal_job(tmp_path: Path) -> None:
     assert replay(tmp_path / "journal", scene.config).state == job.state == scene.state
 
 
-def test_only_the_last_beat_before_an_event_is_written(tmp_path: Path) -> None:
+def test_only_the_last_heartbeat_before_an_event_is_written(tmp_path: Path) -> None:
     scene = _story()
     _journalled(scene, tmp_path / "journal")
     lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
-    beats = [line for line in lines if "beat" in line.get("event", {}).get("message", {})]
-    said = [event for event, _ in scene.past if isinstance(event, FromAgent) and isinstance(event.message, messages.Beat)]
-    assert 0 < len(beats) < len(said) / 2
+    heartbeats = [line for line in lines if "heartbeat" in line.get("event", {}).get("message", {})]
+    said = [event for event, _ in scene.past if isinstance(event, FromAgent) and isinstance(event.message, messages.Heartbeat)]
+    assert 0 < len(heartbeats) < len(said) / 2
 
 
 def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_commands_come_only_after_the_line_is_written(tmp_path: Path) -> None:
             ),
         ),
         FromAgent(event_id=11, node_id="node0", message=messages.Stopped()),
-        FromAgent(event_id=12, node_id="node0", message=messages.Beat(generation=1, cpu_share=0.1)),
+        FromAgent(event_id=12, node_id="node0", message=messages.Heartbeat(generation=1, cpu_share=0.1)),
     ],
     ids=lambda event: type(event).__name__,
 )  # fmt: skip

@@ -11,12 +11,12 @@ from deadpool.proto.terms import claim_term, journal_path
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import Journal, LineFile, SupersededError, event_line
-from deadpool.supervisor.journal.replay import Clock, Past, read_past
+from deadpool.supervisor.journal.replay import Clock, ReplayedJob, read_past
 from deadpool.supervisor.model.commands import Note
 from deadpool.supervisor.model.events import StopRequested, SupervisorStarted
 
 
-def begin(folder: Path, scene: Scene) -> tuple[Past, Clock, dict[str, Any], LineFile]:
+def begin(folder: Path, scene: Scene) -> tuple[ReplayedJob, Clock, dict[str, Any], LineFile]:
     """The next term begins, as the process does it."""
     term = next(each for each in range(1, 99) if claim_term(folder, each))
     past, clock, first = read_past(folder, term, scene.config, events_at=7)
@@ -26,7 +26,7 @@ def begin(folder: Path, scene: Scene) -> tuple[Past, Clock, dict[str, Any], Line
 
 
 def begun() -> Scene:
-    """A job that runs; its last event is no beat, for those are written only with the next other one."""
+    """A job that runs; its last event is no heartbeat, for those are written only with the next other one."""
     scene = Scene()
     scene.start(commit_step=4)
     scene.inject("kill-rank", 3, 90)
@@ -56,7 +56,7 @@ def test_each_term_goes_on_where_the_one_before_was(tmp_path: Path) -> None:
     assert past.job.state == scene.state
     assert past.last_s == scene.now_s
     assert past.last_event_id == scene.last_event_id
-    assert past.pulse.beats.keys() == {"node0", "node1", "node2"}
+    assert past.pulse.heartbeats.keys() == {"node0", "node1", "node2"}
     assert (head["term"], head["follows"]["term"], head["events_at"]) == (3, 2, 7)
     assert clock.offset_s == 0
     for file in (first, second, third):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadpool.proto.messages import Hello
-from deadpool.supervisor.model.membership import Role, Roster, choose_holders, choose_members, choose_spare
+from deadpool.supervisor.model.membership import NodeRole, Roster, choose_holders, choose_members, choose_spare
 
 
 def _roster(nnodes: int = 2, nproc: int = 2, nodes: int = 3) -> Roster:
@@ -33,7 +33,7 @@ def test_nodes_without_an_index_come_first_to_serve() -> None:
 
 def test_a_node_that_comes_back_keeps_its_index() -> None:
     roster = _roster()
-    roster.vacate("node1", Role.LOST)
+    roster.vacate("node1", NodeRole.LOST)
     assert roster.add(_hello(-1, "node1")).index == 1
 
 
@@ -42,8 +42,8 @@ def test_spare_with_the_lowest_index_comes_first() -> None:
     roster.take_seat(0, "node0")
     roster.take_seat(1, "node1")
     assert choose_spare(roster.nodes) == ("node2", "node2 is the first of 2 spares")
-    roster.nodes["node2"].role = Role.FAULTY
-    roster.nodes["node3"].role = Role.LOST
+    roster.nodes["node2"].role = NodeRole.FAULTY
+    roster.nodes["node3"].role = NodeRole.LOST
     assert choose_spare(roster.nodes) == (None, "no spare is left (2 member, 1 faulty, 1 lost)")
 
 
@@ -51,7 +51,7 @@ def test_a_seat_moves_with_its_ranks() -> None:
     roster = _roster()
     roster.take_seat(0, "node0")
     roster.take_seat(1, "node1")
-    assert roster.vacate("node1", Role.LOST) == (2, 3)
+    assert roster.vacate("node1", NodeRole.LOST) == (2, 3)
     assert roster.vacancies() == [1]
     roster.take_seat(1, "node2")
     assert [rank.node_id for rank in roster.ranks] == ["node0", "node0", "node2", "node2"]

@@ -2,7 +2,7 @@
 
 from supervising import Scene, replica, snapshot
 
-from deadpool.proto.messages import CheckpointWritten, Misfit, RankFailed, RankRestored, Reform, Source, SourceKind
+from deadpool.proto.messages import CheckpointWritten, CopyConflict, RankFailed, RankRestored, Reform, Source, SourceKind
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.state import Phase
 
@@ -41,8 +41,8 @@ def source(scene: Scene) -> Source:
 
 
 def refuses(scene: Scene, step: int, *peers: int) -> None:
-    misfits = tuple(Misfit(rank=1, generation=1, step=step, peer=peer, peer_generation=1) for peer in peers)
-    failed = RankFailed(generation=scene.state.generation, rank=1, phase="restore", error=NOBODY_GAVE, misfits=misfits)
+    conflicts = tuple(CopyConflict(rank=1, generation=1, step=step, peer=peer, peer_generation=1) for peer in peers)
+    failed = RankFailed(generation=scene.state.generation, rank=1, phase="restore", error=NOBODY_GAVE, conflicts=conflicts)
     scene.say(scene.home(1), failed)
 
 
@@ -108,8 +108,8 @@ def test_it_is_believed_of_an_older_generation_and_known_after_a_replay() -> Non
     generation = scene.state.generation
     scene.say(0, RankFailed(generation=generation, rank=0, phase="restore", error="the connection was closed"))
     assert scene.state.generation == generation + 1
-    known = Misfit(rank=1, generation=1, step=9, peer=0, peer_generation=1)
-    late = RankFailed(generation=generation, rank=1, phase="restore", error=NOBODY_GAVE, misfits=(known,))
+    known = CopyConflict(rank=1, generation=1, step=9, peer=0, peer_generation=1)
+    late = RankFailed(generation=generation, rank=1, phase="restore", error=NOBODY_GAVE, conflicts=(known,))
     scene.say(scene.home(1), late, late)
     assert scene.state.generation == generation + 1
     assert len(scene.notes("copies_contradict")) == 1
@@ -126,8 +126,8 @@ def test_it_is_believed_of_an_older_generation_and_known_after_a_replay() -> Non
 
 def test_a_peer_that_was_passed_over_is_told_of() -> None:
     scene = lost(peers=[[0, 2]], nnodes=3)
-    passed = Misfit(rank=1, generation=1, step=9, peer=0, peer_generation=1)
-    restored = RankRestored(generation=scene.state.generation, rank=1, step=9, bytes_restored=1, misfits=(passed,))
+    passed = CopyConflict(rank=1, generation=1, step=9, peer=0, peer_generation=1)
+    restored = RankRestored(generation=scene.state.generation, rank=1, step=9, bytes_restored=1, conflicts=(passed,))
     scene.say(scene.home(1), restored)
     assert len(scene.notes("copies_contradict")) == 1
     scene.bring_up(9)

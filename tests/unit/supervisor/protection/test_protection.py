@@ -45,7 +45,7 @@ def test_it_is_unprotected_until_the_next_generation_has_committed_again(scene: 
     scene.recover(step=9, survivors=(0, 1, 2), joiners=(3,))
     scene.bring_up(9)
     assert unprotected(scene.state)
-    scene.beat(step=12, commit_step=11)
+    scene.heartbeat(step=12, commit_step=11)
     assert unprotected(scene.state) == ""
 
 

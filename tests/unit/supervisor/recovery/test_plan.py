@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervising import replica, snapshot
 
-from deadpool.proto.messages import NO_STEP, Endpoint, Misfit, Slot, SlotKind, SourceKind
+from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Slot, SlotKind, SourceKind
 from deadpool.supervisor.recovery.plan import Live, Plan, Sent, is_as_good_as_committed, plan_recovery, usable
 
 
@@ -19,7 +19,7 @@ class Case:
     vaults: dict[str, tuple[Slot, ...]]
     dead: frozenset[str]
     lineage: tuple[Sent, ...]
-    misfits: tuple[Misfit, ...] = ()
+    conflicts: tuple[CopyConflict, ...] = ()
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
@@ -32,22 +32,22 @@ class Case:
             vaults=self.vaults,
             endpoints=self.endpoints,
             lineage=self.lineage,
-            misfits=self.misfits,
+            conflicts=self.conflicts,
         )
 
     def contradicts(self, slot: Slot, peer: int, peer_generation: int) -> bool:
         """Returns whether it is known that the replica does not fit that peer's snapshot."""
-        known = Misfit(
+        known = CopyConflict(
             rank=slot.rank, generation=slot.generation, step=slot.step, peer=peer, peer_generation=peer_generation
         )  # fmt: skip
-        return known in self.misfits
+        return known in self.conflicts
 
 
 def _case(
     homes: Sequence[str], *, live: Sequence[Live] = (), vaults: Mapping[str, tuple[Slot, ...]] | None = None,
-    lineage: Sequence[Sent] = (), dead: Sequence[str] = (), misfits: Sequence[Misfit] = (),
+    lineage: Sequence[Sent] = (), dead: Sequence[str] = (), conflicts: Sequence[CopyConflict] = (),
 ) -> Case:  # fmt: skip
-    return Case(tuple(homes), tuple(live), dict(vaults or {}), frozenset(dead), tuple(lineage), tuple(misfits))
+    return Case(tuple(homes), tuple(live), dict(vaults or {}), frozenset(dead), tuple(lineage), tuple(conflicts))
 
 
 _NODES = ("A", "B", "C")
@@ -78,13 +78,13 @@ def cases(draw: st.DrawFn) -> Case:
     dead = _NODES[: draw(st.integers(0, 1))]
     vaults = {node: tuple(s for n, s in held if n == node) for node in _NODES}
     pairs = [  # of what is there: others would say nothing
-        Misfit(rank=one.rank, generation=one.generation, step=one.step, peer=other.rank, peer_generation=other.generation)
+        CopyConflict(rank=one.rank, generation=one.generation, step=one.step, peer=other.rank, peer_generation=other.generation)
         for _, one in held
         for _, other in held
         if (one.kind, other.kind, one.step) == (SlotKind.REPLICA, SlotKind.SNAPSHOT, other.step) and one.rank != other.rank
     ]
-    misfits = [pair for pair in dict.fromkeys(pairs) if draw(st.booleans())]
-    return _case(homes, live=states, vaults=vaults, lineage=lineage, dead=dead, misfits=misfits)
+    conflicts = [pair for pair in dict.fromkeys(pairs) if draw(st.booleans())]
+    return _case(homes, live=states, vaults=vaults, lineage=lineage, dead=dead, conflicts=conflicts)
 
 
 def _newest(slots: Sequence[tuple[str, Slot]]) -> dict[int, int]:
@@ -240,17 +240,17 @@ def test_a_replica_does_not_count_on_a_peer_that_it_contradicts() -> None:
         "A": (replica(1, 3, 1, [[0, 2]]), replica(1, 2, 1, [[0, 2]]), snapshot(0, 3), snapshot(0, 2)),
         "C": (snapshot(2, 3), snapshot(2, 2)),
     }
-    misfits = [Misfit(rank=1, generation=1, step=3, peer=peer, peer_generation=1) for peer in (0, 2)]
-    plan, _ = _case("ABC", vaults=vaults, misfits=misfits[:1]).plan()
+    conflicts = [CopyConflict(rank=1, generation=1, step=3, peer=peer, peer_generation=1) for peer in (0, 2)]
+    plan, _ = _case("ABC", vaults=vaults, conflicts=conflicts[:1]).plan()
     assert plan is not None
     assert (plan.resume_step, [peer.rank for peer in plan.sources[1].peers]) == (3, [2])
-    plan, _ = _case("ABC", vaults=vaults, misfits=misfits).plan()
+    plan, _ = _case("ABC", vaults=vaults, conflicts=conflicts).plan()
     assert plan is not None
     assert plan.resume_step == 2
-    plan, _ = _case("ABC", vaults=vaults | {"D": (snapshot(1, 3),)}, misfits=misfits).plan()
+    plan, _ = _case("ABC", vaults=vaults | {"D": (snapshot(1, 3),)}, conflicts=conflicts).plan()
     assert plan is not None
     assert (plan.resume_step, plan.sources[1].kind) == (3, SourceKind.ELSEWHERE)
-    plan, why = _case("ABC", vaults=vaults | {"A": (vaults["A"][0], vaults["A"][2])}, misfits=misfits).plan()
+    plan, why = _case("ABC", vaults=vaults | {"A": (vaults["A"][0], vaults["A"][2])}, conflicts=conflicts).plan()
     assert plan is None
     assert why.endswith("rank 1's copies contradict those of rank 0, 2 (silent corruption)")
 

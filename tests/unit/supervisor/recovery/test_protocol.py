@@ -161,7 +161,7 @@ def test_ranks_that_are_ahead_go_back() -> None:
 
 
 def test_broken_collective_waits_for_a_root_cause() -> None:
-    scene = Scene(hiccup_grace_s=0.5)
+    scene = Scene(broken_collective_grace_s=0.5)
     scene.start(commit_step=4)
     scene.say(0, messages.RankBroken(generation=1, rank=0, error="connection closed by peer"))
     scene.wait(0.3)
@@ -175,7 +175,7 @@ def test_broken_collective_waits_for_a_root_cause() -> None:
 
 def test_an_error_on_its_way_out_is_waited_for() -> None:
     """The process that it ends takes its time; its peers see their connections break before."""
-    scene = Scene(hiccup_grace_s=0.5)
+    scene = Scene(broken_collective_grace_s=0.5)
     scene.start(commit_step=4)
     scene.say(1, messages.RankRaised(generation=1, rank=2, error="RuntimeError: no"))
     scene.say(0, messages.RankBroken(generation=1, rank=0, error="connection closed by peer"))
@@ -190,7 +190,7 @@ def test_an_error_on_its_way_out_is_waited_for() -> None:
 
 
 def test_an_error_that_the_script_has_caught_does_not_hold_the_job_up_for_ever() -> None:
-    scene = Scene(hiccup_grace_s=0.5)
+    scene = Scene(broken_collective_grace_s=0.5)
     scene.start(commit_step=4)
     scene.say(0, messages.RankBroken(generation=1, rank=0, error="connection closed by peer"))
     scene.say(1, messages.RankRaised(generation=1, rank=2, error="RuntimeError: no"))
@@ -201,7 +201,7 @@ def test_an_error_that_the_script_has_caught_does_not_hold_the_job_up_for_ever()
 
 
 def test_broken_collective_without_a_death_re_forms_the_same_members() -> None:
-    scene = Scene(hiccup_grace_s=0.5)
+    scene = Scene(broken_collective_grace_s=0.5)
     scene.start(commit_step=4)
     scene.forget()
     scene.say(0, messages.RankBroken(generation=1, rank=0, error="timed out"))

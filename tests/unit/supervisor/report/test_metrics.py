@@ -30,7 +30,7 @@ def node(node_id: str, role: str) -> NodeStatus:
         index=0,
         role=role,
         host="h",
-        beat_age_s=0.5,
+        heartbeat_age_s=0.5,
         cpu_share=0.1,
         memory_share=0.2,
         shm_free_bytes=1024,
@@ -87,4 +87,4 @@ def test_nodes_and_recoveries_are_counted() -> None:
     )
     assert 'deadpool_nodes{job="j",role="member"} 2.0' in lines
     assert 'deadpool_recoveries_total{class="permanent",job="j"} 2.0' in lines
-    assert not [line for line in lines if "beat_age" in line and "node1" in line]
+    assert not [line for line in lines if "heartbeat_age" in line and "node1" in line]

@@ -9,48 +9,50 @@ from deadpool.supervisor.report.status import Pulse, job_status
 from deadpool.supervisor.report.summary import summary
 
 
-def _beat(pulse: Pulse, now_s: float, step: int, *, pid: int = 1000, rank: int = 0, stall_s: float = 0.0) -> messages.Beat:
+def _heartbeat(
+    pulse: Pulse, now_s: float, step: int, *, pid: int = 1000, rank: int = 0, stall_s: float = 0.0
+) -> messages.Heartbeat:
     progress = RankProgress(rank=rank, pid=pid, step=step, commit_step=step - 1, steps_done=step, exposed_stall_s=stall_s)
-    beat = messages.Beat(generation=1, ranks=(progress,), cpu_share=0.5, standins_ready=1)
-    pulse.heard("node0", beat, now_s=now_s)
-    return beat
+    heartbeat = messages.Heartbeat(generation=1, ranks=(progress,), cpu_share=0.5, standins_ready=1)
+    pulse.heard("node0", heartbeat, now_s=now_s)
+    return heartbeat
 
 
 def test_the_step_rate_is_that_of_the_last_seconds() -> None:
     pulse = Pulse()
     assert pulse.steps_per_s() == 0.0
     for second in range(20):
-        _beat(pulse, float(second), 100 * second if second < 10 else 1000 + 10 * (second - 10))
+        _heartbeat(pulse, float(second), 100 * second if second < 10 else 1000 + 10 * (second - 10))
     assert pulse.steps_per_s() == pytest.approx(10.0)
 
 
 def test_the_rate_is_zero_while_steps_are_repeated() -> None:
     pulse = Pulse()
-    _beat(pulse, 0.0, 10)
-    _beat(pulse, 1.0, 8)
+    _heartbeat(pulse, 0.0, 10)
+    _heartbeat(pulse, 1.0, 8)
     assert pulse.steps_per_s() == 0.0
 
 
 def test_stall_is_that_of_the_slowest_rank_over_all_its_processes() -> None:
     pulse = Pulse()
-    _beat(pulse, 0.0, 1, pid=1, stall_s=0.25)
-    _beat(pulse, 1.0, 2, pid=1, stall_s=0.5)
-    _beat(pulse, 2.0, 3, pid=2, stall_s=0.25)
-    _beat(pulse, 3.0, 3, rank=1, stall_s=0.6)
+    _heartbeat(pulse, 0.0, 1, pid=1, stall_s=0.25)
+    _heartbeat(pulse, 1.0, 2, pid=1, stall_s=0.5)
+    _heartbeat(pulse, 2.0, 3, pid=2, stall_s=0.25)
+    _heartbeat(pulse, 3.0, 3, rank=1, stall_s=0.6)
     assert pulse.exposed_stall_s() == 0.75
 
 
 def test_status_of_a_job_with_a_lost_node() -> None:
     scene, pulse = Scene(), Pulse()
     scene.start(commit_step=4)
-    pulse.heard("node0", _beat(pulse, 100.0, 5), now_s=100.0)
+    pulse.heard("node0", _heartbeat(pulse, 100.0, 5), now_s=100.0)
     scene.lose(1)
     scene.recover(step=5, survivors=[0, 1], joiners=[2, 3])
     scene.bring_up(5)
     status = job_status(scene.state, pulse, now_s=101.5)
     assert (status.phase, status.generation, status.hooked, status.commit_step) == ("run", 2, True, 5)
     assert [(node.node_id, node.role) for node in status.nodes] == [("node0", "member"), ("node1", "lost"), ("node2", "member")]
-    assert status.nodes[0].beat_age_s == 1.5
+    assert status.nodes[0].heartbeat_age_s == 1.5
     assert [rank.step for rank in status.nodes[0].ranks] == [5, -1]
     assert [rank.rank for rank in status.nodes[2].ranks] == [2, 3]
     assert len(status.recoveries) == 1

@@ -19,7 +19,7 @@ from deadpool.proto.config import Keeping
 from deadpool.proto.vault.layout import UNIQUE, Header, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints import format
-from deadpool.trainer_hooks.checkpoints.format import Run, complete, public_name, restore_tables, write_part
+from deadpool.trainer_hooks.checkpoints.format import CheckpointRun, complete, public_name, restore_tables, write_part
 from deadpool.trainer_hooks.checkpoints.resume import agree, candidates
 
 Tensors = dict[str, tuple[torch.Tensor, tuple[int, ...]]]  # key -> value, the peers that hold it too
@@ -63,9 +63,9 @@ def slot(folder: Path, rank: int, tensors: Tensors, state: StateId = STATE) -> S
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> CheckpointRun:
     (tmp_path / "checkpoints").mkdir()
-    return Run(folder=tmp_path / "checkpoints", name="job-1", job_id="job", world_size=2, keep=2)
+    return CheckpointRun(folder=tmp_path / "checkpoints", name="job-1", job_id="job", world_size=2, keep=2)
 
 
 WEIGHT = torch.arange(12, dtype=torch.float32).view(3, 4)
@@ -91,7 +91,7 @@ def ranks() -> list[Tensors]:
     ]
 
 
-def written(run: Run, folder: Path, held: list[Tensors], state: StateId = STATE) -> Path:
+def written(run: CheckpointRun, folder: Path, held: list[Tensors], state: StateId = STATE) -> Path:
     found = None
     for rank, tensors in enumerate(held):
         assert found is None, "complete before all parts are there"
@@ -103,7 +103,7 @@ def written(run: Run, folder: Path, held: list[Tensors], state: StateId = STATE)
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("piece_bytes", [1 << 20, 8])
-def test_torch_reads_it_and_each_rank_gets_its_own_back(run: Run, tmp_path: Path, piece_bytes: int) -> None:
+def test_torch_reads_it_and_each_rank_gets_its_own_back(run: CheckpointRun, tmp_path: Path, piece_bytes: int) -> None:
     format.PIECE_BYTES, before = piece_bytes, format.PIECE_BYTES
     try:
         path = written(run, tmp_path, ranks())
@@ -128,7 +128,7 @@ def test_torch_reads_it_and_each_rank_gets_its_own_back(run: Run, tmp_path: Path
             assert torch.equal(torch.frombuffer(data[key], dtype=value.dtype).view(value.shape), value)
 
 
-def test_only_the_newest_are_kept_and_nothing_half_done_stays(run: Run, tmp_path: Path) -> None:
+def test_only_the_newest_are_kept_and_nothing_half_done_stays(run: CheckpointRun, tmp_path: Path) -> None:
     write_part(run, slot(tmp_path, 0, ranks()[0], StateId(generation=1, step=1)))  # the other rank never came
     (run.folder / ".partial-other-1-3").mkdir()
     format.clear_partials(run)
@@ -138,14 +138,14 @@ def test_only_the_newest_are_kept_and_nothing_half_done_stays(run: Run, tmp_path
     assert [one.step for one in complete_checkpoints(run.folder)] == [7, 6]
 
 
-def test_without_its_marker_it_is_none(run: Run, tmp_path: Path) -> None:
+def test_without_its_marker_it_is_none(run: CheckpointRun, tmp_path: Path) -> None:
     path = written(run, tmp_path, ranks())
     (path / "deadpool.json").write_text("{")
     assert complete_checkpoints(run.folder) == []
     assert read_marker(path) is None
 
 
-def test_a_damaged_slot_is_not_written_and_a_damaged_file_not_restored(run: Run, tmp_path: Path) -> None:
+def test_a_damaged_slot_is_not_written_and_a_damaged_file_not_restored(run: CheckpointRun, tmp_path: Path) -> None:
     torn = slot(tmp_path, 0, ranks()[0])
     header = torn.header()
     assert header is not None
@@ -165,7 +165,7 @@ def test_a_damaged_slot_is_not_written_and_a_damaged_file_not_restored(run: Run,
         raw[damaged] ^= 1
 
 
-def test_what_peers_should_hold_and_do_not_fails_the_checkpoint(run: Run, tmp_path: Path) -> None:
+def test_what_peers_should_hold_and_do_not_fails_the_checkpoint(run: CheckpointRun, tmp_path: Path) -> None:
     held = ranks()
     held[1]["model/model.module.weight"] = (WEIGHT + 5, (0,))
     write_part(run, slot(tmp_path, 0, held[0]))
@@ -175,7 +175,7 @@ def test_what_peers_should_hold_and_do_not_fails_the_checkpoint(run: Run, tmp_pa
     assert complete_checkpoints(run.folder) == []
 
 
-def test_from_which_checkpoint_a_job_starts(run: Run, tmp_path: Path) -> None:
+def test_from_which_checkpoint_a_job_starts(run: CheckpointRun, tmp_path: Path) -> None:
     older = written(replace(run, job_id="old"), tmp_path, ranks(), StateId(generation=1, step=9))
     own = written(run, tmp_path, ranks(), StateId(generation=1, step=4))
     keeping = Keeping(job_id="job", checkpoint_dir=str(run.folder), resume="auto")
@@ -191,7 +191,7 @@ def test_from_which_checkpoint_a_job_starts(run: Run, tmp_path: Path) -> None:
     assert path(replace(keeping, resume=str(older)), 2) == own
 
 
-def test_a_checkpoint_that_one_rank_cannot_read_is_passed_over_by_all(run: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_that_one_rank_cannot_read_is_passed_over_by_all(run: CheckpointRun, tmp_path: Path) -> None:
     good = written(run, tmp_path, ranks(), StateId(generation=1, step=4))
     bad = written(run, tmp_path, ranks(), StateId(generation=1, step=9))
     keeping, store, found = (

@@ -22,7 +22,7 @@ from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.peers import Peers, exchange
 from deadpool.trainer_hooks.protection.pipeline import Boundary, Counters, Protector
 from deadpool.trainer_hooks.protection.replicate import VaultClient
-from deadpool.trainer_hooks.protection.schedule import Rhythm
+from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots
 from deadpool.trainer_hooks.protection.state import TrainingState
 from deadpool.trainer_hooks.protection.verify import Verifier
@@ -80,7 +80,7 @@ class Rank:
             holders=[self.holder],
             board=CommitBoard(store, 2, self.cancelled),
             exchange=compare,
-            rhythm=Rhythm(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every),
+            schedule=Schedule(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every),
             peers=self.peers,
             commit_step=NO_STEP,
             counters=self.counters,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from deadpool.agent.vault.replica_server import ReplicaServer
-from deadpool.proto.messages import NO_STEP, Endpoint, Misfit, Peer, SlotKind, Source, SourceKind
+from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, checksum, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
@@ -91,8 +91,8 @@ def sealed(ranks: list[Rank]) -> Source:
     return Source(rank=LOST, kind=SourceKind.REPLICA, slot_generation=1, endpoint=ranks[0].endpoint, peers=peers)
 
 
-def misfit(peer: int) -> Misfit:
-    return Misfit(rank=LOST, generation=1, step=7, peer=peer, peer_generation=1)
+def conflict(peer: int) -> CopyConflict:
+    return CopyConflict(rank=LOST, generation=1, step=7, peer=peer, peer_generation=1)
 
 
 def test_a_rank_gets_its_own_part_from_the_replica_and_the_rest_from_a_peer(ranks: list[Rank], tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_rank_gets_its_own_part_from_the_replica_and_the_rest_from_a_peer(rank
     restored = from_elsewhere(new.state, source, STATE.step, TOKEN)
     assert torch.equal(new.model.weight, ranks[LOST].model.weight)
     assert torch.equal(new.own.weight, ranks[LOST].own.weight)
-    assert (restored.bad_copies, restored.misfits) == ((), ())
+    assert (restored.bad_copies, restored.conflicts) == ((), ())
 
 
 def test_a_peer_that_differs_is_passed_over_and_named(ranks: list[Rank], tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_peer_that_differs_is_passed_over_and_named(ranks: list[Rank], tmp_pat
     ranks.append(new)
     restored = from_elsewhere(new.state, source, STATE.step, TOKEN)
     assert torch.equal(new.model.weight, ranks[LOST].model.weight)
-    assert restored.misfits == (misfit(0),)
+    assert restored.conflicts == (conflict(0),)
 
 
 def test_a_replica_that_no_peer_fits_is_not_restored_and_every_contradiction_is_named(ranks: list[Rank], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_replica_that_no_peer_fits_is_not_restored_and_every_contradiction_is_
     before = new.model.weight.clone()
     with pytest.raises(BadCopiesError, match=r"no peer gave back model/model\.weight") as raised:
         from_elsewhere(new.state, source, STATE.step, TOKEN)
-    assert (raised.value.copies, raised.value.misfits) == ((), (misfit(0), misfit(1)))
+    assert (raised.value.copies, raised.value.conflicts) == ((), (conflict(0), conflict(1)))
     assert torch.equal(new.model.weight, before)
 
 
@@ -136,8 +136,8 @@ def test_a_peer_that_is_out_of_reach_or_bad_is_no_contradiction(ranks: list[Rank
     path.write_bytes(data)
     with pytest.raises(BadCopiesError) as raised:
         from_elsewhere(new.state, source, STATE.step, TOKEN)
-    ((bad,), misfits) = raised.value.copies, raised.value.misfits
-    assert (bad.node_id, bad.kind, bad.rank, misfits) == ("node0", SlotKind.SNAPSHOT, 0, ())
+    ((bad,), conflicts) = raised.value.copies, raised.value.conflicts
+    assert (bad.node_id, bad.kind, bad.rank, conflicts) == ("node0", SlotKind.SNAPSHOT, 0, ())
     slot = SlotFile(path)
     assert slot.header() is None  # no report names it any more
     slot.close()

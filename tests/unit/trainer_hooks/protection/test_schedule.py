@@ -2,89 +2,89 @@
 
 import itertools
 
-from deadpool.trainer_hooks.protection.schedule import EXCHANGE_EVERY_STEPS, PAUSE_STEPS_MAX, Rhythm
+from deadpool.trainer_hooks.protection.schedule import EXCHANGE_EVERY_STEPS, PAUSE_STEPS_MAX, Schedule
 
 
-def tried(rhythm: Rhythm, steps: range, *, refused: bool) -> list[int]:
+def tried(schedule: Schedule, steps: range, *, refused: bool) -> list[int]:
     """Returns the steps that are tried, each of which ends so."""
     found = []
     for step in steps:
-        if rhythm.is_tried(step):
+        if schedule.is_tried(step):
             found.append(step)
-            (rhythm.refused if refused else rhythm.committed)(step)
+            (schedule.refused if refused else schedule.committed)(step)
     return found
 
 
 def test_the_pause_grows_with_each_refusal_and_is_over_with_a_commit() -> None:
-    rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=0)
-    assert tried(rhythm, range(40), refused=True) == [0, 1, 3, 7, 15, 31]
-    longest = tried(rhythm, range(40, 1000), refused=True)
+    schedule = Schedule(first_step=0, exchange_from=0, exchanges=0)
+    assert tried(schedule, range(40), refused=True) == [0, 1, 3, 7, 15, 31]
+    longest = tried(schedule, range(40, 1000), refused=True)
     assert max(later - earlier for earlier, later in itertools.pairwise(longest)) == PAUSE_STEPS_MAX
     start = longest[-1] + PAUSE_STEPS_MAX
-    assert tried(rhythm, range(start, start + 3), refused=False) == [start, start + 1, start + 2]
-    assert tried(rhythm, range(start + 3, start + 8), refused=True) == [start + 3, start + 4, start + 6]
+    assert tried(schedule, range(start, start + 3), refused=False) == [start, start + 1, start + 2]
+    assert tried(schedule, range(start + 3, start + 8), refused=True) == [start + 3, start + 4, start + 6]
 
 
 def test_an_exchange_that_was_due_in_a_refused_state_is_due_in_the_next() -> None:
-    rhythm = Rhythm(first_step=5, exchange_from=5, exchanges=2)
-    rhythm.committed(5)
-    assert rhythm.exchange_is_due(6)
-    rhythm.refused(6)
-    assert rhythm.exchange_is_due(7)
-    rhythm.committed(7)
-    assert not rhythm.exchange_is_due(8)
+    schedule = Schedule(first_step=5, exchange_from=5, exchanges=2)
+    schedule.committed(5)
+    assert schedule.exchange_is_due(6)
+    schedule.refused(6)
+    assert schedule.exchange_is_due(7)
+    schedule.committed(7)
+    assert not schedule.exchange_is_due(8)
 
 
 def test_after_a_recovery_the_first_state_is_as_it_was() -> None:
     for settled in (False, True):
-        rhythm = Rhythm(first_step=9, exchange_from=10, exchanges=1, compare_every=50, settled=settled)
-        assert [rhythm.exchange_is_due(9), rhythm.comparison_is_due(9)] == [False, True]
-        rhythm.committed(9)
-        assert [rhythm.exchange_is_due(10), rhythm.comparison_is_due(10)] == [True, settled]
-        rhythm.committed(10)
-        assert [rhythm.exchange_is_due(11), rhythm.comparison_is_due(11)] == [False, False]
+        schedule = Schedule(first_step=9, exchange_from=10, exchanges=1, compare_every=50, settled=settled)
+        assert [schedule.exchange_is_due(9), schedule.comparison_is_due(9)] == [False, True]
+        schedule.committed(9)
+        assert [schedule.exchange_is_due(10), schedule.comparison_is_due(10)] == [True, settled]
+        schedule.committed(10)
+        assert [schedule.exchange_is_due(11), schedule.comparison_is_due(11)] == [False, False]
 
 
 def test_exchanges_come_back_now_and_then_also_behind_a_pause() -> None:
-    rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=1)
-    rhythm.committed(0)
-    assert not rhythm.exchange_is_due(EXCHANGE_EVERY_STEPS - 1)
-    assert rhythm.exchange_is_due(EXCHANGE_EVERY_STEPS + 7)
-    rhythm.committed(EXCHANGE_EVERY_STEPS + 7)
-    assert not rhythm.exchange_is_due(EXCHANGE_EVERY_STEPS + 8)
+    schedule = Schedule(first_step=0, exchange_from=0, exchanges=1)
+    schedule.committed(0)
+    assert not schedule.exchange_is_due(EXCHANGE_EVERY_STEPS - 1)
+    assert schedule.exchange_is_due(EXCHANGE_EVERY_STEPS + 7)
+    schedule.committed(EXCHANGE_EVERY_STEPS + 7)
+    assert not schedule.exchange_is_due(EXCHANGE_EVERY_STEPS + 8)
 
 
 def test_comparisons_every_so_many_steps_and_not_in_the_first_exchanges() -> None:
-    rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=1, compare_every=4)
+    schedule = Schedule(first_step=0, exchange_from=0, exchanges=1, compare_every=4)
     due = []
     for step in range(11):
-        due += [step] if rhythm.comparison_is_due(step) else []
-        rhythm.committed(step)
+        due += [step] if schedule.comparison_is_due(step) else []
+        schedule.committed(step)
     assert due == [1, 4, 8]
-    rhythm.refused(12)
-    assert rhythm.comparison_is_due(13)
-    assert not Rhythm(first_step=0, exchange_from=0, exchanges=0).comparison_is_due(4)
+    schedule.refused(12)
+    assert schedule.comparison_is_due(13)
+    assert not Schedule(first_step=0, exchange_from=0, exchanges=0).comparison_is_due(4)
 
 
 def test_no_exchange_but_the_first_passes_without_a_comparison() -> None:
     """A copy that has been corrupted since the last one would be taken for one of its rank's own, and never compared again."""
-    rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=1, compare_every=100, keep_every=EXCHANGE_EVERY_STEPS)
+    schedule = Schedule(first_step=0, exchange_from=0, exchanges=1, compare_every=100, keep_every=EXCHANGE_EVERY_STEPS)
     for step in range(EXCHANGE_EVERY_STEPS):
-        rhythm.committed(step)
-    assert rhythm.exchange_is_due(EXCHANGE_EVERY_STEPS)
-    assert rhythm.comparison_is_due(EXCHANGE_EVERY_STEPS)
+        schedule.committed(step)
+    assert schedule.exchange_is_due(EXCHANGE_EVERY_STEPS)
+    assert schedule.comparison_is_due(EXCHANGE_EVERY_STEPS)
 
 
 def test_a_state_that_is_asked_for_as_a_checkpoint_is_compared() -> None:
-    rhythm = Rhythm(first_step=0, exchange_from=0, exchanges=2, compare_every=100)
-    rhythm.committed(0)
-    rhythm.asked()
-    assert not rhythm.comparison_is_due(1)
-    rhythm.committed(1)
-    rhythm.committed(2)
-    rhythm.asked()
-    assert rhythm.comparison_is_due(3)
-    rhythm.refused(3)
-    assert rhythm.comparison_is_due(5)
-    rhythm.committed(5)
-    assert not rhythm.comparison_is_due(6)
+    schedule = Schedule(first_step=0, exchange_from=0, exchanges=2, compare_every=100)
+    schedule.committed(0)
+    schedule.asked()
+    assert not schedule.comparison_is_due(1)
+    schedule.committed(1)
+    schedule.committed(2)
+    schedule.asked()
+    assert schedule.comparison_is_due(3)
+    schedule.refused(3)
+    assert schedule.comparison_is_due(5)
+    schedule.committed(5)
+    assert not schedule.comparison_is_due(6)
