@@ -4,7 +4,7 @@
 The .proto file beside each defines the same messages under the same names and field names for the wire; proto/convert.py is the
 only place where both meet. Cores, tests and the simulation use these classes only.
 
-Words: see docs/ARCHITECTURE.md. Times named `*_ns` are CLOCK_MONOTONIC nanoseconds of the machine that took them.
+Words: see docs/architecture.md. Times named `*_ns` are CLOCK_MONOTONIC nanoseconds of the machine that took them.
 A message that belongs to a generation carries it; a receiver drops what is older than its own (the fence).
 """
 
