@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deadpool.agent.events import InjectHere
-from deadpool.agent.health.readings import free_bytes
 from deadpool.agent.node_resources import Machinery
+from deadpool.host.disk import free_bytes
 from deadpool.host.errors import SnapshotError
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault.layout import SNAPSHOT_NAMES, SlotFile, slot_path

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import ctypes
 import json
 import logging
 import math
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from deadpool.agent.job_files import TOKEN_VARIABLE, Home, home
 from deadpool.agent.processes.warm import start_early
-from deadpool.host.addresses import interface_address, own_address
+from deadpool.host.addresses import interface_address, own_address, split_host_port
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
+from deadpool.host.lifetime import become_subreaper, signal_at_parents_death
 from deadpool.host.limits import raise_open_files
 from deadpool.proto.config import from_json
 from deadpool.proto.terms import newest_endpoint
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from deadpool.agent.runtime import NodeArguments
 
 _LOCAL = "127.0.0.1"
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 5.0  # for ranks, after a signal
 _ORPHAN_GRACE_S = 2.0  # when the parent has died: everything should be gone within 5 s
 _SAME_WISH_S = 1.0
@@ -47,11 +45,10 @@ def main() -> None:
     for number in _JOB_SIGNALS:  # too early to pass it on
         signal.signal(number, lambda *_: None)
     logging.basicConfig(level=logging.INFO, format=f"deadpool-agent[{arguments.node_id}]: %(message)s", handlers=[_Console()])
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    become_subreaper()
     if parent is not None:
         parent = parent or os.getppid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if _parent_is_gone(parent):
+        if not signal_at_parents_death(signal.SIGTERM, parent) or not _is_launcher(parent):
             sys.exit(f"deadpool-agent[{arguments.node_id}]: the process that started it is gone")
     try:
         if arguments.job_dir is not None and (known := arguments.job_dir / "job.json").exists():
@@ -94,7 +91,7 @@ def _host(arguments: argparse.Namespace, found: Home) -> str:
     supervisor = arguments.supervisor or (newest_endpoint(found.shared)[1] if found.shared is not None else "")
     if not supervisor:
         raise ConfigError(f"{found.shared}: no supervisor has listened yet; name this node's address with --host or --interface")
-    return own_address(supervisor.rpartition(":")[0].strip("[]"))
+    return own_address(split_host_port(supervisor)[0])
 
 
 async def _run(arguments: "NodeArguments", parent: int | None) -> int:
@@ -158,17 +155,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _parent_is_gone(parent: int) -> bool:
-    """Returns whether the parent died before PR_SET_PDEATHSIG was set. Pid 1 is a parent only where it is a launcher of ours."""
-    if os.getppid() != parent:
-        return True
-    return parent == 1 and b"deadpool" not in Path("/proc/1/cmdline").read_bytes()
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option})")
+def _is_launcher(parent: int) -> bool:
+    """Returns whether the parent can be who started this process. Pid 1 can only where it is a launcher of ours."""
+    return parent != 1 or b"deadpool" in Path("/proc/1/cmdline").read_bytes()
 
 
 if __name__ == "__main__":

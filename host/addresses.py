@@ -1,4 +1,7 @@
-"""Which address of this machine others reach. Numbers only: a machine's name need not resolve on the others, or to this one."""
+"""Addresses: HOST:PORT as text, and which address of this machine others reach.
+
+Numbers only: a machine's name need not resolve on the others, or to this one.
+"""
 
 import contextlib
 import ipaddress
@@ -10,6 +13,20 @@ from deadpool.host.errors import ConfigError
 
 _NOBODY = "192.0.2.1"  # set aside for examples: only a default route leads there
 _PORT = 9  # nothing is sent there: only the route is asked for
+
+
+def split_host_port(text: str, *, default_port: int = 0, option: str = "") -> tuple[str, int]:
+    """Returns (host without brackets, port); ConfigError when the text is neither. `option`: where the text was given."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):  # no port, or an IPv6 address as it is
+        host, port = text, str(default_port)
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{option} {text}: write HOST:PORT, with a port that all machines know".strip())
+    return host.strip("[]"), int(port)
+
+
+def join_host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def own_address(towards: str) -> str:

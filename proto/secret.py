@@ -11,6 +11,7 @@ import socket
 from pathlib import Path
 
 from deadpool.host.errors import ConfigError, ProtocolError
+from deadpool.proto.frames import receive_exactly
 
 TOKEN_KEY = "deadpool-token"
 _NONCE_BYTES = 32
@@ -46,17 +47,6 @@ def token_matches(token: str, shown: str | bytes | None) -> bool:
 
 def _proof(token: str, side: bytes, nonce: bytes) -> bytes:
     return hmac.digest(token.encode(), side + nonce, "sha256")
-
-
-def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """Returns `size` bytes; ProtocolError when the peer closes before."""
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
-            raise ProtocolError(f"connection closed after {len(parts)} of {size} bytes")
-        parts += part
-    return bytes(parts)
 
 
 def prove_as_client(connection: socket.socket, token: str) -> None:

@@ -1,23 +1,23 @@
-"""How an agent talks to its warm process and its store process: JSON frames over unix socket pairs, file descriptors beside.
+"""How an agent talks to its warm and its store process: frames (frames.py) over unix socket pairs, file descriptors beside.
 
-A frame is a 4-byte big-endian length and that many bytes of JSON. To the warm process goes a `Prepare`, answered with `Ready`
+To the warm process goes a `Prepare`, answered with `Ready`
 once the imports are done (and another one, if its environment is known better later), then `Fork` frames, each with its file
 descriptors: stdout and stderr (a rank), and its end of a socket pair (a store, a checkpoint writer) or a network namespace (a
 program). One `Forked` comes back for each Fork. To the store go `Open` frames, each with a listener, back come `Opened` frames.
 """
 
 import dataclasses
-import json
 import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from deadpool.host.errors import ProtocolError
 from deadpool.proto.config import Entry
+from deadpool.proto.frames import LENGTH_BYTES, FrameSplitter, receive_rest, to_frame
 
 OPEN_FILES = "DEADPOOL_OPEN_FILES"  # how many a rank may have open; its agent has raised its own limit
 INHERITED = "DEADPOOL_WARM"  # FD:PID of the warm process that a program was given as its child
-_LENGTH_BYTES = 4
+_FRAME_BYTES_MAX = 64 << 20  # an environment, mostly
 _FDS_MAX = 3
 
 
@@ -92,56 +92,31 @@ _FRAMES: dict[str, type[Frame]] = {kind.__name__: kind for kind in (Prepare, For
 
 def send(connection: socket.socket, frame: Frame, fds: tuple[int, ...] = ()) -> None:
     """Sends the frame, with duplicates of the file descriptors for the receiver."""
-    body = json.dumps({"frame": type(frame).__name__, **dataclasses.asdict(frame)}).encode()
-    length = len(body).to_bytes(_LENGTH_BYTES, "big")
+    data = to_frame({"frame": type(frame).__name__, **dataclasses.asdict(frame)})
     if fds:
-        socket.send_fds(connection, [length], fds)
-    else:
-        connection.sendall(length)
-    connection.sendall(body)
+        socket.send_fds(connection, [data[:LENGTH_BYTES]], fds)
+        data = data[LENGTH_BYTES:]
+    connection.sendall(data)
 
 
 def receive(connection: socket.socket) -> tuple[Frame, list[int]] | None:
     """Waits for the next frame and returns it with its file descriptors (the caller's to close); None at the end."""
-    length, fds, _flags, _address = socket.recv_fds(connection, _LENGTH_BYTES, _FDS_MAX)
-    if not length:
-        return None
-    while len(length) < _LENGTH_BYTES:
-        length += _some(connection, _LENGTH_BYTES - len(length))
-    body = b""
-    while len(body) < int.from_bytes(length, "big"):
-        body += _some(connection, int.from_bytes(length, "big") - len(body))
-    return _parse(body), fds
+    begun, fds, _flags, _address = socket.recv_fds(connection, LENGTH_BYTES, _FDS_MAX)
+    return (_frame_of(receive_rest(connection, begun, _FRAME_BYTES_MAX)), fds) if begun else None
 
 
 class FrameReader:
     """Takes a stream's bytes as they come, for a receiver that must not wait."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._splitter = FrameSplitter()
 
     def feed(self, data: bytes) -> list[Frame]:
         """Returns the frames that are complete with this data."""
-        self._data += data
-        frames = []
-        while len(self._data) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "big")
-            if len(self._data) < end:
-                break
-            frames.append(_parse(bytes(self._data[_LENGTH_BYTES:end])))
-            del self._data[:end]
-        return frames
+        return [_frame_of(fields) for fields in self._splitter.feed(data)]
 
 
-def _some(connection: socket.socket, size: int) -> bytes:
-    data = connection.recv(size)
-    if not data:
-        raise ProtocolError("the other end closed in the middle of a frame")
-    return data
-
-
-def _parse(body: bytes) -> Frame:
-    fields = json.loads(body)
+def _frame_of(fields: dict[str, Any]) -> Frame:
     kind = _FRAMES[fields.pop("frame")]
     if kind is Fork:
         fields["kind"] = ForkKind(fields["kind"])

@@ -2,20 +2,21 @@
 
 import argparse
 import asyncio
-import ctypes
 import json
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from deadpool.host.addresses import join_host_port
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
+from deadpool.host.lifetime import signal_at_parents_death
 from deadpool.host.limits import raise_open_files
+from deadpool.host.ports import why_taken
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, from_json, stop_signals
 from deadpool.proto.secret import read_private, write_private
 from deadpool.proto.terms import (
@@ -36,7 +37,6 @@ from deadpool.supervisor.report.summary import summary
 from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
 
-_PR_SET_PDEATHSIG = 1
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
 
 
@@ -72,9 +72,7 @@ def main() -> None:
 
 def end_with_parent(number: signal.Signals) -> None:
     """The signal comes when the parent dies, also if it died before this call."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
+    if not signal_at_parents_death(number, os.getppid()):
         os.kill(os.getpid(), number)
 
 
@@ -110,7 +108,7 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
         server, bound = await serve(runtime, token=token, host=host, port=port)
     except RuntimeError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there, choose another ({error})") from error
-    endpoint = {"job_id": config.job_id, "endpoint": f"{host}:{bound}", "pid": os.getpid()}
+    endpoint = {"job_id": config.job_id, "endpoint": join_host_port(host, bound), "pid": os.getpid()}
     with _metrics(runtime, host, arguments.metrics_port):
         write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
         write_endpoint(folder, term, endpoint)
@@ -127,12 +125,8 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
 
 def _check_free(option: str, host: str, port: int) -> None:
     """Raises ConfigError when that port is taken: gRPC would say it in a log of its own, at length."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(f"{option} {port}: cannot listen at {host}:{port}, choose another ({error.strerror})") from error
+    if reason := why_taken(host, port):
+        raise ConfigError(f"{option} {port}: cannot listen at {join_host_port(host, port)}, choose another ({reason})")
 
 
 def _metrics(runtime: Runtime, host: str, port: int | None) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from deadpool.host.addresses import join_host_port
 from deadpool.host.console import tell
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import convert
@@ -119,6 +120,6 @@ async def serve(runtime: Runtime, *, token: str, host: str, port: int) -> tuple[
     server = grpc.aio.server(interceptors=[TokenCheck(token)], options=_OPTIONS)
     agent_pb2_grpc.add_SupervisorServicer_to_server(SupervisorService(runtime), server)
     status_pb2_grpc.add_StatusServicer_to_server(StatusService(runtime), server)
-    bound = server.add_insecure_port(f"{host}:{port}")
+    bound = server.add_insecure_port(join_host_port(host, port))
     await server.start()
     return server, bound

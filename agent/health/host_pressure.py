@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 
 from deadpool.agent.health.fd_exhaustion import out_of_files
-from deadpool.agent.health.readings import VAULT_ROOT, free_bytes
+from deadpool.agent.health.readings import VAULT_ROOT
+from deadpool.host.disk import free_bytes
 from deadpool.proto.messages import HostTrouble
 
 _MIB = 1 << 20
@@ -40,7 +41,7 @@ def read_usage(log_dir: Path, log_problem: str = "") -> Usage:
         memory_share=memory.percent / 100,
         memory_free_bytes=memory.available,
         shm_share=1 - shm.f_bavail / max(1, shm.f_blocks),
-        shm_free_bytes=shm.f_bavail * shm.f_frsize,
+        shm_free_bytes=free_bytes(VAULT_ROOT),
         files_share=len(os.listdir("/proc/self/fd")) / limit if limit > 0 else 0.0,
         log_free_bytes=log_free_bytes,
         log_problem=log_problem,

@@ -1,9 +1,10 @@
 """How the machine is doing, for the heartbeat."""
 
-import os
 from dataclasses import dataclass
 
 import psutil
+
+from deadpool.host.disk import free_bytes
 
 VAULT_ROOT = "/dev/shm"
 
@@ -23,8 +24,3 @@ def read_health() -> Health:
         memory_share=psutil.virtual_memory().percent / 100,
         shm_free_bytes=free_bytes(VAULT_ROOT),
     )
-
-
-def free_bytes(folder: str | os.PathLike[str]) -> int:
-    stat = os.statvfs(folder)
-    return stat.f_bavail * stat.f_frsize

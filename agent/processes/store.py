@@ -14,6 +14,7 @@ from deadpool.agent.logs.writer import Logs
 from deadpool.agent.processes.side_process import SideProcess
 from deadpool.agent.processes.warm import WarmProcess
 from deadpool.host.errors import ProtocolError
+from deadpool.host.ports import listen_at
 from deadpool.proto import warm_wire
 from deadpool.proto.warm_wire import ForkKind, FrameReader, Open, Opened
 
@@ -42,18 +43,17 @@ class StoreProcess:
             self._on_opened(generation, self._ports[generation], "")
             return
         try:
-            family = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)[0][0]
-            listener = socket.create_server((self._host, 0), family=family, backlog=_BACKLOG)  # on that one address only
+            listening = listen_at(self._host, backlog=_BACKLOG)
         except OSError as error:
             if out_of_files(error):
                 raise
             self._on_opened(generation, 0, f"no rendezvous store on {self._host}: {error}")
             return
-        self._asked[generation], self._listeners[generation] = 1, listener
+        self._asked[generation], self._listeners[generation] = 1, listening
         if self.side.pid:
             self._ask(generation)
         self.side.start()
-        self._ports[generation] = listener.getsockname()[1]
+        self._ports[generation] = listening.getsockname()[1]
         self._on_opened(generation, self._ports[generation], "")
 
     def _ready(self) -> None:

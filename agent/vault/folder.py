@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from deadpool.agent.health.readings import free_bytes
+from deadpool.host.disk import free_bytes
 from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.proto.call_record import RECORD_BYTES
 from deadpool.proto.messages import RankSet, Slot, SlotKind

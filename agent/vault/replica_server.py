@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deadpool.host.errors import ConfigError, ProtocolError, SnapshotError
+from deadpool.host.ports import listen_at
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.secret import AUTH_TIMEOUT_S, check_as_server
 from deadpool.proto.vault.layout import (
@@ -44,6 +45,7 @@ from deadpool.proto.vault.wire import (
 )
 
 _log = logging.getLogger(__name__)
+_BACKLOG = 128
 _STRANGERS_MAX = 16  # connections that have not shown the token yet
 _ACCEPT_POLL_S = 1.0
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -53,8 +55,7 @@ class ReplicaServer:
     """Listens from the start (`port` goes into Hello); serves once `start` names the vault's folder."""
 
     def __init__(self, host: str, token: str) -> None:
-        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-        self._listener = socket.create_server((host, 0), family=family, backlog=128)
+        self._listener = listen_at(host, backlog=_BACKLOG)
         self.port: int = self._listener.getsockname()[1]
         self._token = token
         self._folder = Path()

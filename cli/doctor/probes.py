@@ -5,19 +5,19 @@
 prints it as JSON: that is how another machine is asked.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from deadpool.cli.doctor.checks import Machine
+from deadpool.host.disk import free_bytes
+from deadpool.host.ports import why_taken
 
 _TIMEOUT_S = 60.0
 _MPI_S = 10.0
@@ -38,14 +38,14 @@ def this_machine(*, port: int, python: str) -> Machine:
     return Machine(
         wall_s=time.time(),
         shm_bytes=shm.f_blocks * shm.f_frsize,
-        shm_free_bytes=shm.f_bavail * shm.f_frsize,
+        shm_free_bytes=free_bytes(_VAULTS),
         shm_writable=os.access(_VAULTS, os.W_OK),
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         files_soft=soft,
         files_hard=hard,
         ports=(int(low), int(high)),
-        port_free=port == 0 or _is_free(port),
+        port_free=port == 0 or not why_taken("", port),
         gpu_devices=len(list(Path("/dev").glob("nvidia[0-9]*"))),
         torch=_torch(python),
         mpi=_mpi(),
@@ -70,14 +70,6 @@ def from_json(text: str) -> Machine:
     fields = json.loads(text)
     fields["ports"] = tuple(fields["ports"])
     return Machine(**fields)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe, contextlib.suppress(OSError):
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("", port))
-        return True
-    return False
 
 
 def _torch(python: str) -> dict[str, object]:

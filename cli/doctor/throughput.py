@@ -13,6 +13,7 @@ import threading
 import time
 
 from deadpool.host.errors import DeadpoolError
+from deadpool.host.ports import listen_at
 from deadpool.proto.secret import check_as_server, make_token, prove_as_client
 
 _FOR_S = 0.5
@@ -21,9 +22,9 @@ _TIMEOUT_S = 20.0
 
 
 def listen(address: str) -> socket.socket:
-    listener = socket.create_server((address, 0), family=_family(address))
-    listener.settimeout(_TIMEOUT_S)
-    return listener
+    listening = listen_at(address, backlog=1)
+    listening.settimeout(_TIMEOUT_S)
+    return listening
 
 
 def receive(listener: socket.socket, token: str) -> None:
@@ -68,10 +69,6 @@ def within(address: str) -> float:
 def _receive_quietly(listener: socket.socket, token: str) -> None:
     with contextlib.suppress(DeadpoolError, OSError):  # the sender says what is wrong
         receive(listener, token)
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
 
 
 def main() -> None:

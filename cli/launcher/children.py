@@ -6,7 +6,6 @@ nothing of a dead node survives.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -17,15 +16,9 @@ from pathlib import Path
 
 import psutil
 
+from deadpool.host.lifetime import signal_at_parents_death
+
 SUPERVISOR = "supervisor"  # its name among the children
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def become_subreaper() -> None:
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def start(command: list[str], prepare: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
@@ -39,8 +32,7 @@ def start(command: list[str], prepare: Callable[[], None] = lambda: None) -> sub
     launcher = os.getpid()
 
     def die_with_launcher() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != launcher:
+        if not signal_at_parents_death(signal.SIGTERM, launcher):
             os._exit(1)
         prepare()
 

@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from deadpool.cli.launcher.children import SUPERVISOR, Children, become_subreaper, module_command, signal_hosted
+from deadpool.cli.launcher.children import SUPERVISOR, Children, module_command, signal_hosted
 from deadpool.cli.launcher.console import Progress, describe
 from deadpool.cli.launcher.restarts import Restarts
-from deadpool.host.errors import DeadpoolError
+from deadpool.host.addresses import split_host_port
+from deadpool.host.errors import ConfigError, DeadpoolError
+from deadpool.host.lifetime import become_subreaper
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
 from deadpool.proto.shared_folder import share, unshare
 from deadpool.proto.terms import CRASHED, clear_journal, journal_folder, newest_endpoint, read_outcome
@@ -320,10 +322,9 @@ class LaunchedJob:
 
 
 def _listens(endpoint: str) -> bool:
-    host, _, port = endpoint.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _ASK_S).close()
-    except (OSError, ValueError):
+        socket.create_connection(split_host_port(endpoint), _ASK_S).close()
+    except (OSError, ConfigError):
         return False
     return True
 

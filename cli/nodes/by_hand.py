@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from deadpool.cli.nodes.rendezvous import TOKEN_VARIABLE, Meeting, node_name, se
 from deadpool.cli.nodes.seen import NodesSeen
 from deadpool.cli.nodes.wrapper import live
 from deadpool.host.errors import ConfigError, DeadpoolError
+from deadpool.host.ports import why_taken
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.secret import read_private
@@ -205,10 +205,5 @@ def run(config: JobConfig, meeting: Meeting, own: Sequence[str], *, interface: s
 
 def check_free(host: str, meeting: Meeting) -> None:
     """Raises ConfigError when the supervisor could not listen there."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, meeting.port))
-        except OSError as error:
-            raise ConfigError(f"{meeting.given}: cannot listen there ({error.strerror}): choose another port") from error
+    if reason := why_taken(host, meeting.port):
+        raise ConfigError(f"{meeting.given}: cannot listen there ({reason}): choose another port")

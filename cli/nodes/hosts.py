@@ -7,7 +7,6 @@ folder, the agent's options. That stdin stays open as long as the launcher lives
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +16,13 @@ from typing import Any
 
 from deadpool.cli.launcher.children import SUPERVISOR, Children, module_command
 from deadpool.cli.nodes.by_hand import LINGER_S
-from deadpool.cli.nodes.rendezvous import TOKEN_VARIABLE, join_host_port
+from deadpool.cli.nodes.rendezvous import TOKEN_VARIABLE
 from deadpool.cli.nodes.seen import NodesSeen
 from deadpool.cli.nodes.ssh import SSH_FAILED, output_of, ssh_command
 from deadpool.cli.nodes.wrapper import live
-from deadpool.host.addresses import interface_address, own_address
+from deadpool.host.addresses import interface_address, join_host_port, own_address
 from deadpool.host.errors import ConfigError, DeadpoolError
+from deadpool.host.ports import free_port
 from deadpool.proto.config import JobConfig
 
 _CHECK_S = 60.0
@@ -144,9 +144,7 @@ class HostNodes:
 def launcher_host(hosts: Sequence[str], interface: str | None) -> tuple[str, int]:
     """Returns this machine's address as the hosts see it, and a port there that is free now."""
     host = interface_address(interface) if interface else own_address(hosts[0].rpartition("@")[2])
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return host, int(probe.getsockname()[1])
+    return host, free_port(host)
 
 
 def node_name_of(host: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from deadpool.host.addresses import interface_address, is_local, outward_address, own_address
+from deadpool.host.addresses import interface_address, is_local, join_host_port, outward_address, own_address, split_host_port
 from deadpool.host.errors import ConfigError
 from deadpool.proto.secret import make_token, read_private, write_private
 
@@ -66,7 +66,7 @@ def meeting_of(given: Mapping[str, Any], interface: str | None) -> Meeting | Non
         option, text, default = "--master-addr", join_host_port(str(given.get("master-addr", "127.0.0.1")), port), port
     else:
         return None
-    host, port = split_host_port(option, text, default)
+    host, port = split_host_port(text, default_port=default, option=option)
     addresses = resolve(option, host)
     here, address = _which(addresses, own_addresses())
     if here and is_local(address) and not (host == "localhost" or is_local(host)):  # its own name leads nowhere else
@@ -83,19 +83,6 @@ def meeting_of(given: Mapping[str, Any], interface: str | None) -> Meeting | Non
         local=local,
         join_timeout_s=_join_timeout_s(str(given.get("rdzv-conf", ""))),
     )
-
-
-def split_host_port(option: str, text: str, default: int) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or (":" in host and not host.startswith("[")):  # no port, or an IPv6 address as it is
-        host, port = text, str(default)
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{option} {text}: write HOST:PORT, with a port that all machines know")
-    return host.strip("[]"), int(port)
-
-
-def join_host_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def resolve(option: str, host: str) -> list[str]:

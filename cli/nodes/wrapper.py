@@ -8,7 +8,6 @@ its vault is removed. Signals go on to the agent.
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -21,11 +20,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from deadpool.cli.launcher.children import Children, become_subreaper, module_command, vault_folder
+from deadpool.cli.launcher.children import Children, module_command, vault_folder
 from deadpool.deploy.slurm.allocation import node_states, nodes_command, task_of
-from deadpool.host.addresses import interface_address, own_address
+from deadpool.host.addresses import interface_address, own_address, split_host_port
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
+from deadpool.host.lifetime import become_subreaper, signal_at_parents_death
 from deadpool.proto.shared_folder import read_shared, stand_where_the_launcher_does
 from deadpool.proto.terms import newest_endpoint, read_outcome
 
@@ -35,7 +35,6 @@ _SHARED_S = 60.0
 _KILL_S = 60.0  # the kernel may need a while to end a process that holds much memory
 _POLL_S = 0.2
 _ASK_SLURM_S = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -57,7 +56,7 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace, for_agent: list[str]) -> int:
     """Returns the agent's exit code, 128+n when it was killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal_at_parents_death(signal.SIGTERM, os.getppid())
     node_id, own, host = arguments.node_id, [], ""
     if arguments.slurm:
         task = task_of(os.environ)
@@ -95,7 +94,7 @@ def live(job_id: str, node_id: str, options: Sequence[str]) -> int:
 def _hosted_the_end(shared: Path, host: str) -> bool:
     """Returns whether the job is over, and the supervisor that ended it was on this node in place of an earlier one."""
     term, endpoint = newest_endpoint(shared)
-    return read_outcome(shared) is not None and term > 1 and endpoint.rpartition(":")[0] == host
+    return read_outcome(shared) is not None and term > 1 and split_host_port(endpoint)[0] == host
 
 
 def _end_allocation(launcher: str) -> None:

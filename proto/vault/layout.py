@@ -22,6 +22,7 @@ from typing import Self
 
 import xxhash
 
+from deadpool.host.disk import free_bytes
 from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.proto.messages import SlotKind
 
@@ -240,11 +241,6 @@ def grow(path: Path, size_bytes: int) -> None:
         finally:
             os.close(fd)
     raise ConfigError(f"vault {path.parent}: {path.name} needs {more_bytes} bytes more, {free} are free{reason}")
-
-
-def free_bytes(folder: Path) -> int:
-    stat = os.statvfs(folder)
-    return stat.f_bavail * stat.f_frsize
 
 
 class SlotFile:

@@ -1,6 +1,6 @@
 """How vault data travels between nodes: requests and replies over one authenticated TCP connection (secret.py).
 
-A frame is a 4-byte big-endian length and that many bytes of JSON; raw bytes follow where the table says so.
+Raw bytes follow a frame (proto/frames.py) where the table says so.
 
 | request                                   | raw bytes after it            | reply, raw bytes after it             |
 |-------------------------------------------|-------------------------------|---------------------------------------|
@@ -15,15 +15,14 @@ where the server closes it.
 """
 
 import dataclasses
-import json
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from deadpool.host.errors import ProtocolError
+from deadpool.proto.frames import receive_rest, to_frame
 from deadpool.proto.messages import SlotKind
-from deadpool.proto.secret import receive_exactly
 
 MAX_FRAME_BYTES = 1 << 20
 
@@ -153,21 +152,9 @@ _VALUES: dict[str, Callable[[object], Any]] = {"kind": lambda value: SlotKind(st
 
 
 def _send(connection: socket.socket, frame: dict[str, object]) -> None:
-    body = json.dumps(frame).encode()
-    connection.sendall(len(body).to_bytes(4, "big") + body)
+    connection.sendall(to_frame(frame))
 
 
 def _receive(connection: socket.socket) -> dict[str, object] | None:
     first = connection.recv(1)
-    if not first:
-        return None
-    size = int.from_bytes(first + receive_exactly(connection, 3), "big")
-    if size > MAX_FRAME_BYTES:
-        raise ProtocolError(f"frame of {size} bytes")
-    try:
-        frame = json.loads(receive_exactly(connection, size))
-    except ValueError as error:
-        raise ProtocolError("frame is not JSON") from error
-    if not isinstance(frame, dict):
-        raise ProtocolError("frame is not an object")
-    return frame
+    return receive_rest(connection, first, MAX_FRAME_BYTES) if first else None

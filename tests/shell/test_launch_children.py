@@ -10,7 +10,8 @@ from launching import tagged_pids, until
 # An agent that dies (SIGKILL to itself) and leaves a tree of processes in sessions of their own; beside it one that lives.
 SCENARIO = """
 import os, signal, subprocess, sys, time
-from deadpool.cli.launcher.children import Children, become_subreaper
+from deadpool.cli.launcher.children import Children
+from deadpool.host.lifetime import become_subreaper
 
 earlier = subprocess.Popen(["sleep", "60"])  # as of a shell that did `sleep & exec deadpool-launch`
 tree = "import subprocess, sys; p = subprocess.Popen(['sh', '-c', 'setsid sleep 61 & sleep 62'], start_new_session=True); "

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deadpool.agent.processes.warm import spawn_warm
-from deadpool.cli.launcher.children import become_subreaper
+from deadpool.host.lifetime import become_subreaper
 from deadpool.proto import warm_wire
 from deadpool.proto.warm_wire import Fork, ForkKind, Prepare, Ready
 from deadpool.proto.warm_wire import Forked as ForkedFrame

@@ -9,8 +9,9 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from deadpool.host.errors import DeadpoolError, SnapshotError, UnavailableError
+from deadpool.proto.frames import receive_exactly
 from deadpool.proto.messages import Endpoint, SlotKind
-from deadpool.proto.secret import prove_as_client, receive_exactly
+from deadpool.proto.secret import prove_as_client
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
 from deadpool.proto.vault.wire import (
     Discard,

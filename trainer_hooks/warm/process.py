@@ -19,6 +19,7 @@ import socket
 import sys
 
 from deadpool.host.errors import DeadpoolError
+from deadpool.host.lifetime import signal_at_parents_death
 from deadpool.host.limits import lower_open_files
 from deadpool.proto import warm_wire
 from deadpool.proto.warm_wire import INHERITED, OPEN_FILES, Fork, Forked, ForkKind, Prepare, Ready
@@ -28,7 +29,6 @@ from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank
 from deadpool.trainer_hooks.warm.script import Command
 from deadpool.trainer_hooks.warm.store import serve_stores
 
-_PR_SET_PDEATHSIG = 1
 _CLONE_NEWNET = 0x40000000
 _PID_BYTES = 8
 _TERMINATING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -173,10 +173,7 @@ def _fork_orphan(parent: int) -> int:
 
 def _die_with(parent: int, how: signal.Signals) -> None:
     """The parent's death sends this process a signal, even if it was a moment ago."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
+    if not signal_at_parents_death(how, parent):
         os._exit(1)
 
 

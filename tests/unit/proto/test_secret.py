@@ -12,6 +12,7 @@ import pytest
 
 from deadpool.host.errors import ConfigError, ProtocolError
 from deadpool.proto import secret
+from deadpool.proto.frames import receive_exactly
 
 
 @contextlib.contextmanager
@@ -55,7 +56,7 @@ def test_a_server_without_the_token_is_found_out() -> None:
     with pair() as (left, right), ThreadPoolExecutor() as pool:
         client = pool.submit(secret.prove_as_client, left, token)
         right.sendall(bytes(32))
-        answer = secret.receive_exactly(right, 64)
+        answer = receive_exactly(right, 64)
         right.sendall(answer[:32])  # the client's own proof, sent back
         error = client.exception(timeout=10)
     assert isinstance(error, ProtocolError)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.agent.health.readings import free_bytes
 from deadpool.agent.vault.folder import Vault, remove_leftovers
+from deadpool.host.disk import free_bytes
 from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import RankSet, Slot, SlotKind
 from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, slot_capacity, slot_path

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deadpool.cli.nodes import rendezvous
-from deadpool.cli.nodes.rendezvous import meeting_of, shared_secret, split_host_port, token_of
+from deadpool.cli.nodes.rendezvous import meeting_of, shared_secret, token_of
 from deadpool.host.errors import ConfigError
 
 
@@ -17,26 +17,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("DEADPOOL_TOKEN", raising=False)
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("trainer1:2222", ("trainer1", 2222)),
-        ("trainer1", ("trainer1", 29400)),
-        ("10.0.0.1:1", ("10.0.0.1", 1)),
-        ("[fd00::1]:2222", ("fd00::1", 2222)),
-        ("fd00::1", ("fd00::1", 29400)),
-    ],
-)
-def test_endpoints(text: str, expected: tuple[str, int]) -> None:
-    assert split_host_port("--rdzv-endpoint", text, 29400) == expected
-
-
-@pytest.mark.parametrize("text", ["trainer1:0", "trainer1:x", ":2222", "trainer1:70000", ""])
-def test_what_is_no_endpoint(text: str) -> None:
-    with pytest.raises(ConfigError, match="write HOST:PORT"):
-        split_host_port("--rdzv-endpoint", text, 29400)
 
 
 @pytest.mark.parametrize(
