@@ -156,3 +156,10 @@ def test_every_room_is_there() -> None:
     for room in ROOMS:
         assert PACKAGE.joinpath(room).is_symlink()
         assert files(room)
+
+
+def test_no_test_imports_another() -> None:
+    tests = Path(__file__).parents[1]
+    for path in sorted(tests.rglob("test_*.py")):
+        others = {name for name in imports(path) if any(part.startswith("test_") for part in name.split(".")[:-1])}
+        assert not others, f"{path} imports {others}: what several tests need is in tests/support"
