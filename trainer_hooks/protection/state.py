@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import starmap
 from operator import is_
 from typing import Any, Protocol
 
@@ -57,6 +58,10 @@ class TrainingState:
         self.optimizers = {f"{name}{path}": inner for name, outer in optimizers.items() for path, inner in _nested(outer)}
         self._held: list[Held] = []
         self._held_of: list[Any] = [None]  # what _held was made of (see _tensors); nothing yet
+        self._sharded: list[tuple[DTensor, Tensor]] = []  # with their local parts
+        self._modelled: list[tuple[Tensor, Tensor]] = []  # local parts of parameters and buffers, and the tensors held of them
+        self._stepped: list[Tensor] = []  # local parts of the optimizers' tensors; and where their bytes lay
+        self._addresses: list[int] = []
         self._modules: list[nn.Module] = []
         self._names: dict[int, str] = {}
         for name, model in models.items():
@@ -69,22 +74,40 @@ class TrainingState:
     def held(self) -> list[Held]:
         """Returns every tensor of the state, each once, in an order that depends on the construction only.
 
-        The same list object as before when the process still holds the same tensors.
+        The same list object as before when the process still holds the same tensors, in the same memory: `p.data = x` keeps the
+        parameter and gives it other memory, and what was held before would be a copy that nobody updates any more.
         """
         now = self._tensors()
-        if len(now) == len(self._held_of) and all(map(is_, now, self._held_of)):
+        if len(now) == len(self._held_of) and all(map(is_, now, self._held_of)) and self._lie_where_they_lay():
             return self._held
         self._modules = [module for model in self.models.values() for module in model.modules()]
         found: list[Held] = []
         seen: set[int] = set()
+        self._sharded, self._modelled, self._stepped = [], [], []
         for key, tensor, volatile in self._walk():
             if id(tensor) in seen:
                 continue
             seen.add(id(tensor))
-            local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+            local = tensor
+            if isinstance(tensor, DTensor):
+                local = tensor._local_tensor
+                self._sharded.append((tensor, local))
             found.append(Held(key=key + _shard(tensor), tensor=local.detach(), volatile=volatile))
+            if key.startswith("optimizer/"):
+                self._stepped.append(local)
+            else:
+                self._modelled.append((local, found[-1].tensor))
         self._held, self._held_of = found, self._tensors()
+        self._addresses = list(map(Tensor.data_ptr, self._stepped))
         return found
+
+    def _lie_where_they_lay(self) -> bool:
+        """Returns whether each tensor has the memory (and as a parameter or buffer the shape) that `held` has found."""
+        return (
+            all(tensor._local_tensor is local for tensor, local in self._sharded)
+            and all(starmap(Tensor.is_set_to, self._modelled))
+            and self._addresses == list(map(Tensor.data_ptr, self._stepped))
+        )
 
     def _tensors(self) -> list[Any]:
         """Returns the user's tensors and whatever else tells that they are still the same ones in the same places."""

@@ -1,6 +1,7 @@
 """What the state consists of, what comes back from a slot, and how large it will be."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,41 @@ def test_the_list_of_tensors_is_made_anew_only_when_they_change() -> None:
     assert {each.key for each in training.state.held() if each.volatile} == {
         f"buffer/model.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")
     }
+
+
+def _assign_data(training: Training) -> None:
+    weight = training.model.get_parameter("0.weight")
+    weight.data = weight.data * 2
+
+
+def _transpose_data(training: Training) -> None:
+    weight = training.model.get_parameter("0.weight")
+    weight.data = weight.data.t()
+
+
+def _shrink_buffer(training: Training) -> None:
+    training.model.get_buffer("1.running_mean").resize_(2)
+
+
+def _assign_state(training: Training) -> None:
+    entries = training.optimizer.state[training.model.get_parameter("0.weight")]
+    entries["exp_avg"].data = entries["exp_avg"] + 1
+
+
+@pytest.mark.parametrize("move", [_assign_data, _transpose_data, _shrink_buffer, _assign_state])
+def test_what_is_held_is_the_memory_that_the_model_uses(move: Callable[[Training], None]) -> None:
+    """`p.data = x` keeps the Parameter: a snapshot of the memory it had before would be one of bytes that nobody updates."""
+    training = Training()
+    training.step()
+    before = training.state.held()
+    move(training)
+    held = {each.key: each.tensor for each in training.state.held()}
+    assert training.state.held() is not before
+    assert torch.equal(held["model/model.0.weight"], training.model.get_parameter("0.weight"))
+    assert held["buffer/model.1.running_mean"].shape == training.model.get_buffer("1.running_mean").shape
+    entries = training.optimizer.state[training.model.get_parameter("0.weight")]
+    assert torch.equal(held["optimizer/optimizer/model.0.weight/exp_avg"], entries["exp_avg"])
+    assert training.state.held() is training.state.held()
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
