@@ -17,21 +17,23 @@ from deadpool.proto.secret import TOKEN_KEY
 
 log = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT_S = 2.0
-
 
 class Link:
-    """`on_order` is called on the link's own thread, one order after the other. An agent that dies takes this process with it."""
+    """`on_order` is called on the link's own thread, one order after the other. An agent that dies takes this process with it.
+
+    `threads`: the link's and gRPC's; after `close` they end.
+    """
 
     def __init__(self, socket_path: Path, token: str, on_order: Callable[[RankOrder], None]) -> None:
         self._outgoing: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
         self._on_order = on_order
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.enable_http_proxy", 0)])
         stub = rank_pb2_grpc.AgentStub(self._channel)
+        before = set(threading.enumerate())
         self._orders = stub.Serve(self._messages(), metadata=[(TOKEN_KEY, token)])
         self._closing = False
-        self._thread = threading.Thread(target=self._listen, name="deadpool-link", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._listen, name="deadpool-link", daemon=True).start()
+        self.threads = [thread for thread in threading.enumerate() if thread not in before]
 
     def send(self, message: RankMessage) -> None:
         self._outgoing.put(message)
@@ -40,7 +42,6 @@ class Link:
         self._closing = True
         self._outgoing.put(None)
         self._channel.close()
-        self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _messages(self) -> Iterator[rank_pb2.RankMessage]:
         while (message := self._outgoing.get()) is not None:

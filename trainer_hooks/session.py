@@ -38,8 +38,10 @@ from deadpool.proto.messages import (
 )
 from deadpool.proto.secret import read_private
 from deadpool.trainer_hooks.fault_injection import PendingInjections
+from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.link import Link
+from deadpool.trainer_hooks.process_end import wait_for_threads
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
 
@@ -63,6 +65,7 @@ class Session:
         self._role: Role | None = None
         self._plan: Reform | None = None
         self._reserved: Reserved | None = None
+        self._pid = os.getpid()
         self._link = Link(socket_path, self.token, self._on_order)
         self._link.send(Register(pid=os.getpid()))
         with self.changed:
@@ -160,11 +163,15 @@ class Session:
         self.on_cancel()
 
     def close(self) -> None:
-        """At exit: ends what runs beside the main thread. A daemon thread inside torch would abort the process."""
+        """At exit: ends what runs beside the main thread, none of which may be inside torch afterwards."""
+        if os.getpid() != self._pid:
+            return  # a fork of the script's: connections and threads are not its own
         self.on_close()
         if self.groups is not None:
             self.groups.close()
         self._link.close()
+        protecting = [thread for thread in threading.enumerate() if thread.name == "deadpool-protect"]
+        wait_for_threads(daemons, [*protecting, *self._link.threads])
 
     def _on_order(self, order: RankOrder) -> None:
         breaks: list[Break] = []

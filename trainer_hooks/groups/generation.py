@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from deadpool.proto.call_record import CallRecord
-from deadpool.trainer_hooks.groups.daemon_threads import run_aside
+from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.inner import InnerGroup, abort
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Generation:
             for inner in inners:
                 inner.release()
 
-        run_aside(free)
+        daemons.run(free, f"freeing of generation {self.number}'s groups")
 
 
 class Calls:

@@ -23,7 +23,7 @@ from deadpool.trainer_hooks.groups.works import (
     SlicedWork,
     StreamWork,
     ThreadWork,
-    call_aside,
+    call_in_daemon,
     is_usage_error,
 )
 
@@ -212,7 +212,7 @@ class Group(dist.ProcessGroup):
             return
         _, inner, generation, calls = opened
         calls.enter(b"monitored_barrier")
-        call_aside(generation, "monitored_barrier", lambda: inner.monitored_barrier(timeout or self.timeout, wait_all_ranks))
+        call_in_daemon(generation, "monitored_barrier", lambda: inner.monitored_barrier(timeout or self.timeout, wait_all_ranks))
         if not generation.broken:
             calls.complete()
 

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed.distributed_c10d import GroupName
 
+from deadpool.trainer_hooks.groups.daemon_threads import daemons
+
 log = logging.getLogger(__name__)
 ABORT_TIMEOUT_S = 20.0
 
@@ -74,5 +76,5 @@ def abort(communicators: Sequence[Communicator]) -> None:
             log.error("NCCL abort still hangs after %.0f s: this process ends, its agent starts another", ABORT_TIMEOUT_S)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=run, name="deadpool-nccl-abort", daemon=True).start()
-    threading.Thread(target=watch, name="deadpool-nccl-watch", daemon=True).start()
+    daemons.run(run, "abort of NCCL")
+    daemons.run(watch, "watch over the abort of NCCL", in_torch=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from deadpool.host.errors import UnavailableError
-from deadpool.trainer_hooks.groups.daemon_threads import run_aside
+from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.group import Group
 from deadpool.trainer_hooks.groups.inner import InnerGroup, abort, open_group
 
@@ -38,7 +38,7 @@ class Opening:
 
     def wait(self, cancelled: Callable[[], bool]) -> list[InnerGroup]:
         """Returns the open groups; UnavailableError when it failed, took too long or was cancelled."""
-        run_aside(self._run)
+        daemons.run(self._run, f"opening of generation {self._generation}'s groups")
         while not self._ended.wait(_POLL_S):
             late = time.monotonic() > self._deadline_s
             if late or cancelled():

@@ -180,6 +180,8 @@ class Groups:
         torch_patches.remove()
         if not current.wait_until_quiet(_QUIET_TIMEOUT_S):
             log.warning("generation %d: %s are stuck at exit", current.number, current.pending_operations())
+        for group in self._alive():
+            group.detach()
         current.bury()
 
     def _alive(self) -> list[Group]:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from deadpool.trainer_hooks.groups.daemon_threads import run_aside
+from deadpool.trainer_hooks.groups.daemon_threads import daemons
 
 Address = tuple[str, int]
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def shut(duplicates: Sequence[socket.socket]) -> None:
         return
     for duplicate in duplicates:
         _shut(duplicate, socket.SHUT_RD)
-    run_aside(lambda: _finish(list(duplicates)))
+    daemons.run(lambda: _finish(list(duplicates)), "closing of connections", in_torch=False)
 
 
 def _finish(duplicates: list[socket.socket]) -> None:

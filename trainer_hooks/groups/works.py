@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from deadpool.trainer_hooks.groups import muted
-from deadpool.trainer_hooks.groups.daemon_threads import run_aside
+from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
 
 Future = torch.futures.Future
@@ -270,7 +270,7 @@ class ThreadWork(GroupWork):
         super().__init__(generation, calls, inner, operation, args)
         self._event = threading.Event()
         generation.watch(self)
-        run_aside(lambda: self._take_result(inner))
+        daemons.run(lambda: self._take_result(inner), operation)
 
     def inner_ended(self) -> bool:
         return self._inner is None
@@ -307,7 +307,7 @@ class StreamWork(GroupWork):
         inner.get_future().add_done_callback(lambda _: self._resolve())  # at once, on streams that the device orders
 
 
-def call_aside(generation: Generation, operation: str, call: Callable[[], object]) -> None:
+def call_in_daemon(generation: Generation, operation: str, call: Callable[[], object]) -> None:
     """Runs a call that blocks (monitored_barrier) so that the caller gets out when the generation breaks.
 
     A failure breaks the generation; only what is the caller's mistake is raised.
@@ -323,7 +323,7 @@ def call_aside(generation: Generation, operation: str, call: Callable[[], object
         finally:
             ended.set()
 
-    run_aside(run)
+    daemons.run(run, operation)
     while not ended.wait(_SLICE.total_seconds()):
         if generation.broken:
             return

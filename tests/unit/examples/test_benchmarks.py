@@ -150,3 +150,18 @@ def test_keep_alive_settings_equal_our_heartbeats() -> None:
     assert [(system.nnodes, system.ranks_after) for system in (known["deadpool-spare"], known["deadpool-fewer"])] == [
         ("2", 4), ("1:2", 2),
     ]  # fmt: skip
+
+
+def test_a_run_ends_well_when_each_line_is_there_once() -> None:
+    from benchmarks.exits import NODES, RANKS_PER_NODE, STEPS, found
+
+    lines = [f"{rank} {step}" for rank in range(NODES * RANKS_PER_NODE) for step in range(STEPS + 1)]
+    assert found(0, "deadpool: done", {"recoveries": []}, lines) == []
+    aborted = "[rank 1] terminate called without an active exception\n"
+    assert found(1, aborted, {"recoveries": [{}]}, [*lines[1:], lines[-1]]) == [
+        "exit code 1",
+        aborted.strip(),
+        "1 recoveries",
+        f"2 times: {lines[-1]}",
+        f"{len(lines) - 1} different lines, not {len(lines)}",
+    ]
