@@ -5,7 +5,7 @@ out in order, and every started process is reported exactly once as exited, what
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from signal import SIGTERM
 from typing import assert_never
 
@@ -17,8 +17,6 @@ from deadpool.agent.events import (
     EndNode,
     Event,
     HeadsRead,
-    InjectHere,
-    KillNode,
     KillProcess,
     LaunchRefused,
     NameProcess,
@@ -35,21 +33,19 @@ from deadpool.agent.events import (
     StoreServed,
     Tell,
 )
-from deadpool.agent.injections import CORRUPT_REPLICA, Injections, concerns
+from deadpool.agent.injections import Injections, command_for, concerns
 from deadpool.agent.processes.environment import STANDIN
 from deadpool.agent.roles import joining_role, starting_role
+from deadpool.agent.standins import Standins
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig, from_json
-from deadpool.proto.faults import FAULTS, Hand, Target
+from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.messages import Assign, InjectionDue, LaunchFailed, Quiesce, RankExited, Role, StartRanks
-
-REFILL_DELAY_S = 5.0  # a recovery that takes longer gets its competition for the CPU after all
-STANDIN_FAILURES_MAX = 3  # in a row: the script does not reach join() here
 
 
 @dataclass(slots=True, kw_only=True)
 class Process:
-    """`generation`: the newest that it was told of. `role`: who it is (None: a stand-in without a rank)."""
+    """`generation`: the newest that it knows. `role`: who it is (None: a stand-in without a rank)."""
 
     number: int
     rank: int | None
@@ -65,15 +61,6 @@ class Process:
         return self.rank is None and not self.killed
 
 
-@dataclass(slots=True)
-class NodeRecovery:
-    """The newest one of this node; new stand-ins are not made while it runs. `resumed`: ranks that have completed a step."""
-
-    generation: int = 0
-    until_s: float = 0.0
-    resumed: set[int] = field(default_factory=set)
-
-
 class NodeCore:
     """One node's part of a job. `hint`: the node's index at launch, -1 when unknown. `host`: where its stores listen."""
 
@@ -87,9 +74,7 @@ class NodeCore:
         self.processes: dict[int, Process] = {}
         self.injections = Injections()
         self._next_number = 0
-        self._standins_wanted = 0
-        self._standin_failures = 0
-        self._recovery = NodeRecovery()
+        self._standins = Standins()
         self._starting: StartRanks | None = None  # waits for the old processes' end
         self._quiesce: Quiesce | None = None
         self._last_exits: dict[int, RankExited] = {}
@@ -110,7 +95,7 @@ class NodeCore:
         return sum(each.waits and each.registered for each in self.processes.values())
 
     def next_deadline_s(self) -> float | None:
-        return self._recovery.until_s if self._missing_standins() and self._recovering() else None
+        return None if self._ending or self._problem else self._standins.next_deadline_s(self._waiting(), self.ranks())
 
     # ------------------------------------------------------------ events
 
@@ -119,8 +104,7 @@ class NodeCore:
 
     def tick(self, *, now_s: float) -> list[Command]:
         """A deadline has come."""
-        if self._recovering() and now_s >= self._recovery.until_s:
-            self._recovery.until_s = 0.0
+        self._standins.tick(self.ranks(), now_s=now_s)
         return list(self._refill())
 
     def _handle(self, event: Event, now_s: float) -> Iterator[Command]:
@@ -166,7 +150,7 @@ class NodeCore:
                 self.generation = generation
                 yield from self._start_ranks(order)
             case messages.WarmUp(standins=standins):
-                self._standins_wanted = standins
+                self._standins.wanted = standins
                 yield from self._refill()
             case Quiesce():
                 yield from self._quiesced(order, now_s)
@@ -192,7 +176,7 @@ class NodeCore:
             case messages.Inject():
                 self._note_injection(order)
             case messages.InjectionAck(injection_id=injection_id):
-                yield from self._strike(self.injections.acknowledged(injection_id))
+                yield from self._carry_out_injection(self.injections.acknowledged(injection_id))
             case messages.Stop(grace_s=grace_s, signal_number=signal_number):
                 yield from self._end(grace_s, signal_number)
             case _:
@@ -214,7 +198,7 @@ class NodeCore:
             yield self._refusal()
             return
         self._starting = order
-        self._recovery = NodeRecovery(generation=order.generation)
+        self._standins.started(order.generation)
         yield from self._supersede()
         yield from self._start_when_clear()
 
@@ -243,11 +227,11 @@ class NodeCore:
             yield self._refusal()
             return
         self._starting = None
-        self._recovers(order.generation, now_s)
+        self._standins.recovers(order.generation, now_s=now_s)
         live = self.ranks()
         for placement in order.placements:
             if placement.rank in live:
-                continue  # a joiner of an earlier attempt: it has been told of this generation by Quiesce
+                continue  # a joiner of an earlier attempt: Quiesce has brought it to this generation
             role = joining_role(self._job(), order, placement, self._visible_devices)
             process = max(
                 (each for each in self.processes.values() if each.waits), key=lambda each: each.registered, default=None
@@ -274,7 +258,7 @@ class NodeCore:
     def _registered(self, process: Process, pid: int) -> Iterator[Command]:
         process.registered, process.pid = True, pid
         if process.rank is None:
-            self._standin_failures = 0
+            self._standins.reached_join()
         if process.role is None or process.killed:
             return
         if process.role.muted:  # a joiner starts in the newest recovery, however long it took to get here; a start ends it
@@ -297,8 +281,7 @@ class NodeCore:
                 yield ReportVault(generation=self.generation)
             case messages.RankResumed(generation=generation, rank=rank):
                 yield Report(message=message)
-                if generation == self._recovery.generation:
-                    self._recovery.resumed.add(rank)
+                self._standins.resumed(generation, rank)
                 yield from self._refill()
             case _:
                 yield Report(message=message)
@@ -306,7 +289,7 @@ class NodeCore:
     def _exited(self, event: ProcessExited) -> Iterator[Command]:
         process = self.processes.pop(event.process)
         if process.rank is None:
-            self._standin_failures += not process.killed
+            self._standins.ended(killed=process.killed)
             yield from self._refill()
         elif not process.superseded:
             exited = RankExited(
@@ -339,7 +322,7 @@ class NodeCore:
     def _quiesced(self, order: Quiesce, now_s: float) -> Iterator[Command]:
         self.generation = order.generation
         self._quiesce = order
-        self._recovers(order.generation, now_s)
+        self._standins.recovers(order.generation, now_s=now_s)
         for process in self.ranks().values():
             if process.registered:
                 process.generation = order.generation
@@ -354,22 +337,14 @@ class NodeCore:
                 sources = tuple(source for source in order.sources if source.rank == placement.rank)
                 yield Tell(process=process.number, order=replace(order, placements=(placement,), sources=sources))
 
-    def _recovers(self, generation: int, now_s: float) -> None:
-        self._recovery = NodeRecovery(generation=generation, until_s=now_s + REFILL_DELAY_S)
-
-    def _recovering(self) -> bool:
-        ranks = self.ranks()
-        return self._recovery.until_s > 0 and not (ranks and self._recovery.resumed >= ranks.keys())
-
-    def _missing_standins(self) -> int:
-        if self._ending or self._problem or self._standin_failures >= STANDIN_FAILURES_MAX:
-            return 0
-        return self._standins_wanted - sum(process.waits for process in self.processes.values())
+    def _waiting(self) -> int:
+        return sum(process.waits for process in self.processes.values())
 
     def _refill(self) -> Iterator[Command]:
-        if not self._recovering():
-            for _ in range(self._missing_standins()):
-                yield self._start(None, None, {STANDIN: "1"})
+        if self._ending or self._problem:
+            return
+        for _ in range(self._standins.to_start(self._waiting(), self.ranks())):
+            yield self._start(None, None, {STANDIN: "1"})
 
     # ------------------------------------------------------------ injections and the end
 
@@ -377,24 +352,13 @@ class NodeCore:
         if concerns(order, index=self.hint, ranks=self.ranks()):
             self.injections.add(order)
 
-    def _strike(self, injection: messages.Inject | None) -> Iterator[Command]:
+    def _carry_out_injection(self, injection: messages.Inject | None) -> Iterator[Command]:
         if injection is None:
             return
-        kind, fault, process = injection.kind, FAULTS[injection.kind], self.ranks().get(injection.target)
-        if fault.target is Target.RANK and process is None and kind != CORRUPT_REPLICA:
-            return
-        number = process.number if process is not None and fault.target is Target.RANK else None
-        match fault.hand:
-            case Hand.AGENT if kind == "kill-node":
-                yield KillNode()
-            case Hand.AGENT if kind == "kill-rank" and number is not None:
-                yield KillProcess(process=number)
-            case Hand.AGENT:
-                yield InjectHere(kind=kind, target=injection.target, process=number)
-            case Hand.TRAINER if number is not None:
-                yield Tell(process=number, order=messages.InjectFailure(kind=kind))
-            case _:
-                pass  # the launcher or the supervisor itself: this node has only said when
+        process = self.ranks().get(injection.target) if FAULTS[injection.kind].target is Target.RANK else None
+        command = command_for(injection, process.number if process is not None else None)
+        if command is not None:
+            yield command
 
     def _end(self, grace_s: float, signal_number: int) -> Iterator[Command]:
         if not self._ending:

@@ -160,7 +160,7 @@ class ServeStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSnapshots:
-    """The ranks start afresh: snapshots and call records of the past are removed."""
+    """The ranks start from scratch: snapshots and call records of the past are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class KillNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectHere:
-    """Carry an injected failure out (strikes.py). `process`: of the rank that is its target, None when it is another's."""
+    """Carry an injection out (fault_injection.py). `process`: of the rank that is its target, None when it is another's."""
 
     kind: str
     target: int

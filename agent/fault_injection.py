@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deadpool.agent.events import InjectHere
-from deadpool.agent.node_resources import Machinery
+from deadpool.agent.node_resources import NodeResources
 from deadpool.host.disk import free_bytes
 from deadpool.host.errors import SnapshotError
 from deadpool.proto.messages import SlotKind
@@ -20,7 +20,8 @@ _BALLAST = "ballast"
 _TRIES = 3
 
 
-def strike(order: InjectHere, node: Machinery) -> None:
+def inject(order: InjectHere, node: NodeResources) -> None:
+    """Carries the injection out. kill-agent and freeze-node do not return."""
     folder = node.vault.folder
     match order.kind:
         case "kill-agent":

@@ -1,11 +1,12 @@
-"""When an injected failure strikes: in the middle of the target's step. Pure."""
+"""When an injection is carried out, in the middle of the target's step, and by which command. Pure."""
 
 from collections.abc import Collection, Mapping
 from typing import assert_never
 
+from deadpool.agent.events import Command, InjectHere, KillNode, KillProcess, Tell
 from deadpool.proto.call_record import Head
-from deadpool.proto.faults import FAULTS, Target
-from deadpool.proto.messages import NO_STEP, Inject
+from deadpool.proto.faults import FAULTS, Hand, Target
+from deadpool.proto.messages import NO_STEP, Inject, InjectFailure
 
 CORRUPT_REPLICA = "corrupt-replica"
 _PATIENCE_STEPS = 10
@@ -14,7 +15,7 @@ _PATIENCE_STEPS = 10
 def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:
     """Returns whether the injection's moment has come: half a typical step into its step, whose first state is committed.
 
-    A strike before that commit would undo the step before as well, and how often it does would be chance. Should the step be
+    An injection before that commit would undo the step before as well, and how often it does would be chance. Should the step be
     over first, the next one will do; a few steps on the commit is no longer waited for. `heads`: of this node's ranks. Where no
     rank is named the lowest of them counts; a node without ranks waits until it has some.
     """
@@ -31,7 +32,7 @@ def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:
 
 
 def concerns(injection: Inject, *, index: int, ranks: Collection[int]) -> bool:
-    """Returns whether this node must know of it. A rank may still come here, unless it is to be struck at once."""
+    """Returns whether this node must know of it. A rank may still come here, unless the injection is for now."""
     fault = FAULTS[injection.kind]
     if not fault.watched:
         return False
@@ -44,6 +45,24 @@ def concerns(injection: Inject, *, index: int, ranks: Collection[int]) -> bool:
             return True
         case _:
             assert_never(fault.target)
+
+
+def command_for(injection: Inject, process: int | None) -> Command | None:
+    """Returns what carries the injection out, None when nothing here does. `process`: the target's, if it is this node's."""
+    fault, kind = FAULTS[injection.kind], injection.kind
+    if fault.target is Target.RANK and process is None and kind != CORRUPT_REPLICA:
+        return None
+    match fault.hand:
+        case Hand.AGENT if kind == "kill-node":
+            return KillNode()
+        case Hand.AGENT if kind == "kill-rank" and process is not None:
+            return KillProcess(process=process)
+        case Hand.AGENT:
+            return InjectHere(kind=kind, target=injection.target, process=process)
+        case Hand.TRAINER if process is not None:
+            return Tell(process=process, order=InjectFailure(kind=kind))
+        case _:
+            return None  # the launcher's or the supervisor's: this node has only said when
 
 
 class Injections:
@@ -70,9 +89,9 @@ class Injections:
         return [injection.injection_id for injection in due]
 
     def acknowledged(self, injection_id: int) -> Inject | None:
-        """Returns the injection that strikes now; it is spent. None for an id that is not this node's.
+        """Returns the injection that is to be carried out now; it is spent. None for an id that is not this node's.
 
-        It may be another node that has noticed its moment: replicas are struck where they are.
+        It may be another node that has noticed its moment: replicas are corrupted where they are.
         """
         waiting = self._waiting.get(injection_id)
         if waiting is not None and waiting.kind == CORRUPT_REPLICA:

@@ -23,7 +23,7 @@ _SHARED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class JobFiles:
     """`job_dir`: for sockets, with the token; the ranks read it there. `shared`: where each supervisor writes its endpoint."""
 
     job_dir: Path
@@ -33,21 +33,23 @@ class Home:
 
 
 @contextmanager
-def home(*, job_dir: Path | None, job: str | None, shared: Path | None, supervisor: str | None, node_id: str) -> Iterator[Home]:
-    """Yields the home; ConfigError when there is no such job, or no token for it."""
+def open_job_files(
+    *, job_dir: Path | None, job: str | None, shared: Path | None, supervisor: str | None, node_id: str
+) -> Iterator[JobFiles]:
+    """Yields the job's files; ConfigError when there is no such job, or no token for it."""
     given = os.environ.pop(TOKEN_VARIABLE, "")  # not for the ranks' eyes
     if job_dir is not None:
-        yield Home(job_dir=job_dir.absolute(), token=read_private(job_dir / "token"))
+        yield JobFiles(job_dir=job_dir.absolute(), token=read_private(job_dir / "token"))
     elif shared is not None:
         token, job_json = read_shared(shared, _SHARED_S)
         with _own_folder(from_json(job_json).job_id, node_id, token, job_json) as folder:
-            yield Home(job_dir=folder, token=token, shared=shared.absolute(), remote=True)
+            yield JobFiles(job_dir=folder, token=token, shared=shared.absolute(), remote=True)
     elif job is not None and supervisor is not None and given:
         with _own_folder(job, node_id, given, "") as folder:
-            yield Home(job_dir=folder, token=given, remote=True)
+            yield JobFiles(job_dir=folder, token=given, remote=True)
     else:
         folder = _running_here(job or "")
-        yield Home(job_dir=folder, token=read_private(folder / "token"))
+        yield JobFiles(job_dir=folder, token=read_private(folder / "token"))
 
 
 @contextmanager

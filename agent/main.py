@@ -11,9 +11,9 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from deadpool.agent.job_files import TOKEN_VARIABLE, Home, home
+from deadpool.agent.arguments import NodeArguments
+from deadpool.agent.job_files import TOKEN_VARIABLE, JobFiles, open_job_files
 from deadpool.agent.processes.warm import start_early
 from deadpool.host.addresses import interface_address, own_address, split_host_port
 from deadpool.host.console import tell
@@ -22,9 +22,6 @@ from deadpool.host.lifetime import become_subreaper, signal_at_parents_death
 from deadpool.host.limits import raise_open_files
 from deadpool.proto.config import from_json
 from deadpool.proto.terms import newest_endpoint
-
-if TYPE_CHECKING:
-    from deadpool.agent.runtime import NodeArguments
 
 _LOCAL = "127.0.0.1"
 _GRACE_S = 5.0  # for ranks, after a signal
@@ -53,9 +50,7 @@ def main() -> None:
     try:
         if arguments.job_dir is not None and (known := arguments.job_dir / "job.json").exists():
             start_early(from_json(known.read_text()))
-        from deadpool.agent.runtime import NodeArguments  # grpc and all: while torch is being imported
-
-        with home(
+        with open_job_files(
             job_dir=arguments.job_dir,
             job=arguments.job,
             shared=arguments.shared,
@@ -82,7 +77,7 @@ def main() -> None:
         sys.exit(2)
 
 
-def _host(arguments: argparse.Namespace, found: Home) -> str:
+def _host(arguments: argparse.Namespace, found: JobFiles) -> str:
     """Returns the address that this node publishes: the one that was named, else that with which it speaks to the supervisor."""
     if arguments.interface is not None:
         return interface_address(arguments.interface)
@@ -94,8 +89,8 @@ def _host(arguments: argparse.Namespace, found: Home) -> str:
     return own_address(split_host_port(supervisor)[0])
 
 
-async def _run(arguments: "NodeArguments", parent: int | None) -> int:
-    from deadpool.agent.runtime import NodeRuntime
+async def _run(arguments: NodeArguments, parent: int | None) -> int:
+    from deadpool.agent.runtime import NodeRuntime  # grpc and all: while torch is being imported
 
     node = NodeRuntime(arguments)
     loop = asyncio.get_running_loop()

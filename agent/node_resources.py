@@ -1,40 +1,102 @@
 """What an agent has once the job's configuration is known: vault, logs, warm process, ranks' processes, store."""
 
+import asyncio
 import os
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
 
+from deadpool.agent.arguments import NodeArguments
 from deadpool.agent.core import NodeCore
-from deadpool.agent.health.call_records import Records
-from deadpool.agent.health.fd_exhaustion import left_out
+from deadpool.agent.health.call_records import CallRecords
+from deadpool.agent.health.fd_exhaustion import skipped_when_exhausted
 from deadpool.agent.health.readings import Health, read_health
-from deadpool.agent.health.stacks import is_stopped
+from deadpool.agent.health.stacks import is_stopped, save_stacks
 from deadpool.agent.logs.writer import Logs
 from deadpool.agent.processes.checkpoint_writer import CheckpointWriterProcess
-from deadpool.agent.processes.ranks import Processes, kill_children
+from deadpool.agent.processes.environment import node_environment
+from deadpool.agent.processes.ranks import Exit, Processes, kill_children
 from deadpool.agent.processes.side_process import SideProcess
 from deadpool.agent.processes.store import StoreProcess
-from deadpool.agent.processes.warm import WarmProcess
+from deadpool.agent.processes.warm import WarmProcess, error_path
 from deadpool.agent.vault.folder import Vault
+from deadpool.host.addresses import interface_of
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import Heartbeat, RankProgress, Reading
+from deadpool.proto.messages import CallReport, CheckpointWritten, Heartbeat, RankProgress, Reading
 
 _STRAYS_S = 2.0  # for what outlives its parent's end, at the node's end
 _LOGS_S = 1.0  # for the logs to reach their files
 
 
+class ResourcesOwner(Protocol):
+    """Who learns what becomes of them, in the loop's thread. `request`: of the warm process; a rank's process has its number."""
+
+    def forked(self, request: int, pid: int) -> None: ...
+
+    def launch_refused(self, reason: str) -> None: ...
+
+    def warm_lost(self) -> None: ...
+
+    def store_opened(self, generation: int, port: int, error: str) -> None: ...
+
+    async def silent(self, process: int) -> None: ...
+
+    def process_forked(self, process: int, pid: int) -> None: ...
+
+    def exited(self, process: int, exit: Exit) -> None: ...
+
+    def checkpoint_written(self, message: CheckpointWritten) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
-class Machinery:
+class NodeResources:
     config: JobConfig
     vault: Vault
-    records: Records
+    records: CallRecords
     logs: Logs
     warm: WarmProcess
     store: StoreProcess
     processes: Processes
     checkpoints: CheckpointWriterProcess
     health: Health = field(default_factory=Health)  # as it was last seen
+
+    @classmethod
+    def create(
+        cls, config: JobConfig, arguments: NodeArguments, vault: Vault, logs: Logs, *, owner: ResourcesOwner
+    ) -> "NodeResources":
+        """Returns them, with no process started yet."""
+        environment = node_environment(
+            config,
+            os.environ,
+            job_dir=arguments.job_dir,
+            vault_dir=vault.folder,
+            node_id=arguments.node_id,
+            host=arguments.host,
+            open_files=arguments.open_files,
+            interface=interface_of(arguments.host),
+        )
+        warm = WarmProcess(config, environment, on_forked=owner.forked, on_problem=owner.launch_refused, on_lost=owner.warm_lost)
+        return cls(
+            config=config,
+            vault=vault,
+            records=CallRecords(vault.folder),
+            logs=logs,
+            warm=warm,
+            store=StoreProcess(warm, logs, arguments.host, owner.store_opened),
+            processes=Processes(
+                warm,
+                error_path=lambda number: error_path(arguments.job_dir, arguments.node_id, number),
+                silent=owner.silent,
+                on_forked=owner.process_forked,
+                on_exited=owner.exited,
+            ),
+            checkpoints=CheckpointWriterProcess(
+                config, warm, logs, vault_dir=vault.folder, token=arguments.token, on_written=owner.checkpoint_written
+            ),
+        )
 
     @property
     def sides(self) -> tuple[SideProcess, ...]:
@@ -45,7 +107,7 @@ class Machinery:
         return {rank: self.records.head(rank, process.pid) for rank, process in sorted(core.ranks().items())}
 
     def heartbeat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Heartbeat:
-        with left_out():
+        with skipped_when_exhausted():
             self.health = read_health()
         health, ranks = self.health, core.playing()
         return Heartbeat(
@@ -71,9 +133,18 @@ class Machinery:
             readings=readings,
         )
 
+    async def call_report(self, pids: Mapping[int, int], generation: int) -> CallReport:
+        """Saves the stacks of these ranks (rank -> pid) beside their logs; returns them, and what each waits for."""
+        calls = [self.records.calls(rank, pid) for rank, pid in pids.items()]
+        stacks: dict[int, Path] = {}
+        with skipped_when_exhausted():
+            stacks = await asyncio.to_thread(save_stacks, pids, self.vault.folder, self.logs.folder, f"gen{generation}")
+        ranks = [replace(each, stacks=str(stacks.get(each.rank, "")), stopped=is_stopped(each.pid)) for each in calls]
+        return CallReport(generation=generation, ranks=tuple(ranks))
+
     def sweep(self, *, strict: bool) -> None:
         """Reaps and kills orphans; see Processes.sweep."""
-        with left_out():
+        with skipped_when_exhausted():
             self.processes.sweep({self.warm.pid, *(side.pid for side in self.sides)}, strict=strict)
 
     def signal_all(self, signal_number: int) -> None:
@@ -95,9 +166,9 @@ class Machinery:
         for side in self.sides:
             side.close()
         self.warm.close()
-        with left_out():
+        with skipped_when_exhausted():
             kill_children(_STRAYS_S)
         self.records.close()
-        with left_out():  # the launcher removes it, or the next agent
+        with skipped_when_exhausted():  # the launcher removes it, or the next agent
             self.vault.remove()
         self.logs.close(_LOGS_S)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from deadpool.agent import events
 from deadpool.agent.core import NodeCore
 from deadpool.agent.events import Event
-from deadpool.agent.node_resources import Machinery
+from deadpool.agent.node_resources import NodeResources
 from deadpool.agent.service import Orders
 from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import RankMessage, RankOrder, Reserve, Reserved
@@ -16,10 +16,10 @@ _REGISTER_S = 10.0  # a process can ask before the warm process has said that it
 
 
 class RankStreams:
-    """`machinery()`: None until the node is configured, and once it has ended. Processes are known by the agent's numbers."""
+    """`resources()`: None until the node is configured, and once it has ended. Processes are known by the agent's numbers."""
 
-    def __init__(self, core: NodeCore, machinery: Callable[[], Machinery | None], dispatch: Callable[[Event], None]) -> None:
-        self._core, self._machinery, self._dispatch = core, machinery, dispatch
+    def __init__(self, core: NodeCore, resources: Callable[[], NodeResources | None], dispatch: Callable[[Event], None]) -> None:
+        self._core, self._resources, self._dispatch = core, resources, dispatch
         self._orders: dict[int, Orders] = {}
         self._silent: dict[int, asyncio.Event] = {}  # set when nothing more will come on that process's stream
 
@@ -34,7 +34,7 @@ class RankStreams:
         self._silent.pop(process, None)
 
     async def register(self, pid: int, orders: Orders) -> int | None:
-        node = self._machinery()
+        node = self._resources()
         if node is None:
             return None
         process = await node.processes.find(pid, _REGISTER_S)
@@ -62,7 +62,7 @@ class RankStreams:
             await self._silent[process].wait()
 
     async def _reserve(self, process: int, order: Reserve) -> None:
-        node = self._machinery()
+        node = self._resources()
         if node is None:
             return
         replica_bytes = 2 * node.config.replicas * order.replica_bytes

@@ -25,7 +25,7 @@ class Hand(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`ends`: the target's process or node counts as failed since the strike, whenever that is noticed."""
+    """`ends`: the target's process or node counts as failed since the injection, whenever that is noticed."""
 
     target: Target
     hand: Hand

@@ -3,12 +3,12 @@
 import contextlib
 from pathlib import Path
 
-from deadpool.agent.health.fd_exhaustion import left_out
+from deadpool.agent.health.fd_exhaustion import skipped_when_exhausted
 from deadpool.proto.call_record import RECORD_BYTES, CallRecord, Head, record_path
 from deadpool.proto.messages import GroupCall, RankCalls
 
 
-class Records:
+class CallRecords:
     def __init__(self, vault_dir: Path) -> None:
         self._vault_dir = vault_dir
         self._open: dict[int, tuple[int, CallRecord]] = {}  # rank -> inode, record
@@ -35,7 +35,7 @@ class Records:
 
     def _record(self, rank: int) -> CallRecord | None:
         path = record_path(self._vault_dir, rank)
-        with contextlib.suppress(FileNotFoundError), left_out():
+        with contextlib.suppress(FileNotFoundError), skipped_when_exhausted():
             stat = path.stat()
             inode, record = self._open.get(rank, (0, None))
             if inode != stat.st_ino and stat.st_size == RECORD_BYTES:

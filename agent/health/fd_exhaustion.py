@@ -4,19 +4,19 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-AGAIN_S = 0.2  # between two tries of what cannot be done without
+RETRY_S = 0.2  # between two tries of what cannot be done without
 
 
-def out_of_files(error: OSError) -> bool:
+def is_exhaustion(error: OSError) -> bool:
     """Returns whether the process, or the whole machine, may not open one file more."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 @contextlib.contextmanager
-def left_out() -> Iterator[None]:
+def skipped_when_exhausted() -> Iterator[None]:
     """What is inside is left out when it needs a descriptor and there is none."""
     try:
         yield
     except OSError as error:
-        if not out_of_files(error):
+        if not is_exhaustion(error):
             raise

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from deadpool.agent.health.fd_exhaustion import out_of_files
+from deadpool.agent.health.fd_exhaustion import is_exhaustion
 from deadpool.agent.health.readings import VAULT_ROOT
 from deadpool.host.disk import free_bytes
 from deadpool.proto.messages import HostTrouble
@@ -48,7 +48,7 @@ def read_usage(log_dir: Path, log_problem: str = "") -> Usage:
     )
 
 
-class Watch:
+class PressureWatch:
     """Remembers what it has said. A trouble begins at one value and is over at a better one, so that it does not flicker."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Watch:
         try:
             self._last = read_usage(log_dir, log_problem)
         except OSError as error:
-            if not out_of_files(error):
+            if not is_exhaustion(error):
                 raise
             self._last = replace(self._last, files_share=1.0)
         return self.changes(self._last)

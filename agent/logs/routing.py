@@ -11,7 +11,7 @@ _FILES = {STDOUT: "stdout.log", STDERR: "stderr.log"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class LogRoutes:
     """Names are paths in the node's log folder. `name`: of the log that holds all the process prints.
 
     `console`: streams that the console shows, each line after `prefix`. `files`: further files, of one stream each.
@@ -26,12 +26,12 @@ class View:
     error_file: str = "error.json"
 
 
-def quiet(name: str) -> View:
-    """Returns the view of a process that has no rank to be named by."""
-    return View(name=f"{name}.log", error_file=f"{name}.error.json")
+def file_only(name: str) -> LogRoutes:
+    """Returns the routes of a process that has no rank to be named by."""
+    return LogRoutes(name=f"{name}.log", error_file=f"{name}.error.json")
 
 
-def view_of_rank(config: JobConfig, rank: int, generation: int, attempt: str, template: str) -> View:
+def rank_routes(config: JobConfig, rank: int, generation: int, attempt: str, template: str) -> LogRoutes:
     """Returns where a rank's output goes. `attempt`: TORCHELASTIC_RESTART_COUNT. `template`: torchrun's, "" for our prefix.
 
     A stream that torchrun's options name has a file of its own where torchrun would put it.
@@ -44,7 +44,7 @@ def view_of_rank(config: JobConfig, rank: int, generation: int, attempt: str, te
     prefix = Template(template or "[rank ${rank}] ").safe_substitute(
         role_name=config.role, rank=str(rank), local_rank=str(local_rank)
     )
-    return View(
+    return LogRoutes(
         name=f"{name}.log",
         prefix=prefix.encode(),
         console=frozenset(stream for stream in _FILES if shown and (teed & stream or not redirected & stream)),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from deadpool.agent.logs.routing import View
+from deadpool.agent.logs.routing import LogRoutes
 
 _READ_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 14
@@ -139,12 +139,12 @@ class Logs:
         """Returns why files cannot be written now, "" when they can."""
         return self.files.problem
 
-    def open(self, view: View) -> "RankLog":
-        return RankLog(self, view)
+    def open(self, routes: LogRoutes) -> "RankLog":
+        return RankLog(self, routes)
 
-    def open_with_control(self, view: View) -> tuple["RankLog", socket.socket, socket.socket]:
+    def open_with_control(self, routes: LogRoutes) -> tuple["RankLog", socket.socket, socket.socket]:
         """Returns an opened log, and both ends of a connection to the process that it is for. OSError as RankLog.open."""
-        log = self.open(view)
+        log = self.open(routes)
         log.open()
         try:
             ours, theirs = socket.socketpair()
@@ -173,11 +173,11 @@ class Logs:
 class RankLog:
     """One process's output. `open` makes `stdout_fd`, `stderr_fd` for the process; closed here by `handed_over`."""
 
-    def __init__(self, logs: Logs, view: View) -> None:
+    def __init__(self, logs: Logs, routes: LogRoutes) -> None:
         self._logs = logs
-        self._view = view
-        self._file = logs.file(view.name)
-        self._own = {stream: logs.file(name) for stream, name in view.files.items()}
+        self._routes = routes
+        self._file = logs.file(routes.name)
+        self._own = {stream: logs.file(name) for stream, name in routes.files.items()}
         self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self._pipes: dict[int, tuple[int, bytearray]] = {}  # read end -> (1 stdout or 2 stderr, line begun)
         self._drained = asyncio.Event()
@@ -206,16 +206,16 @@ class RankLog:
                 os.close(fd)
         self.stdout_fd = self.stderr_fd = -1
 
-    def rename(self, view: View) -> None:
+    def rename(self, routes: LogRoutes) -> None:
         """The stand-in plays a rank from now on."""
-        self._view = view
-        self._file.rename(self._logs.folder / view.name)
-        self._own = {stream: self._logs.file(name) for stream, name in view.files.items()}
+        self._routes = routes
+        self._file.rename(self._logs.folder / routes.name)
+        self._own = {stream: self._logs.file(name) for stream, name in routes.files.items()}
 
     def keep_error(self, path: Path) -> None:
         """Copies the error file that the process has left, torch's @record among others, to where its logs are."""
         with contextlib.suppress(OSError):
-            kept = self._logs.folder / self._view.error_file
+            kept = self._logs.folder / self._routes.error_file
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, kept)
 
@@ -255,17 +255,17 @@ class RankLog:
 
     def _lines(self, stream: int, lines: list[bytes]) -> None:
         self._tail += lines
-        view = self._view
-        if stream in view.filters:
-            name, words = view.filters[stream]
-            chosen = [b"%b%b\n" % (view.prefix, line) for line in lines if any(word in line for word in words)]
+        routes = self._routes
+        if stream in routes.filters:
+            name, words = routes.filters[stream]
+            chosen = [b"%b%b\n" % (routes.prefix, line) for line in lines if any(word in line for word in words)]
             self._logs.files.write(self._logs.filtered(name).write, b"".join(chosen))
-        if stream not in view.console:
+        if stream not in routes.console:
             return
         show = partial(_write_all, stream)
         piece = b""
         for line in lines:  # pieces that a pipe takes whole: several agents write to the same console
-            line = b"%b%b\n" % (view.prefix, line)
+            line = b"%b%b\n" % (routes.prefix, line)
             if piece and len(piece) + len(line) > _PIPE_BUF:
                 self._logs.console.write(show, piece)
                 piece = b""

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from deadpool.agent.logs.routing import View
+from deadpool.agent.logs.routing import LogRoutes
 from deadpool.agent.logs.writer import Logs
 from deadpool.agent.processes.side_process import SideProcess
 from deadpool.agent.processes.warm import WarmProcess
@@ -16,7 +16,7 @@ from deadpool.proto.streams import STDERR
 from deadpool.proto.vault.layout import checksum
 from deadpool.proto.warm_wire import ForkKind
 
-_VIEW = View(name="checkpoints.log", prefix=b"[checkpoints] ", console=frozenset({STDERR}))
+_VIEW = LogRoutes(name="checkpoints.log", prefix=b"[checkpoints] ", console=frozenset({STDERR}))
 _STARTS_MAX = 3
 
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.agent.health.fd_exhaustion import AGAIN_S, left_out, out_of_files
+from deadpool.agent.health.fd_exhaustion import RETRY_S, is_exhaustion, skipped_when_exhausted
 from deadpool.agent.logs.writer import RankLog
 from deadpool.agent.processes.environment import PROCESS
 from deadpool.agent.processes.warm import WarmProcess
@@ -41,7 +41,7 @@ class _Process:
     error_file: Path
     pid: int = 0  # 0 until the fork is done
     pidfd: int = -1
-    doomed: bool = False  # to be killed as soon as it exists
+    kill_when_forked: bool = False  # to be killed as soon as it exists
     asked: bool = False  # the warm process has been asked for it
 
 
@@ -65,7 +65,7 @@ class Processes:
         self._silent = silent
         self._on_forked, self._on_exited = on_forked, on_exited
         self._processes: dict[int, _Process] = {}
-        self._burials: set[asyncio.Task[None]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
         self._pids: set[int] = set()  # exist, or are not reaped
         self._failed: set[str] = set()  # numbers of processes that failed: their strays are killed
         self._changed = asyncio.Event()
@@ -84,9 +84,9 @@ class Processes:
         try:
             process.log.open()
         except OSError as error:
-            if not out_of_files(error):
+            if not is_exhaustion(error):
                 raise
-            asyncio.get_running_loop().call_later(AGAIN_S, self._ask, number, environment)
+            asyncio.get_running_loop().call_later(RETRY_S, self._ask, number, environment)
             return
         process.asked = True
         self._warm.fork(number, ForkKind.RANK, environment, (process.log.stdout_fd, process.log.stderr_fd))
@@ -98,7 +98,7 @@ class Processes:
         self._pids.add(pid)
         process.log.handed_over()
         self._watch(number)
-        if process.doomed:
+        if process.kill_when_forked:
             self._signal(process, signal.SIGKILL)
         self._changed.set()
         self._on_forked(number, pid)
@@ -109,9 +109,9 @@ class Processes:
         try:
             process.pidfd = os.pidfd_open(process.pid)
         except OSError as error:
-            if not out_of_files(error):
+            if not is_exhaustion(error):
                 raise
-            asyncio.get_running_loop().call_later(AGAIN_S, self._watch, number)
+            asyncio.get_running_loop().call_later(RETRY_S, self._watch, number)
             return
         asyncio.get_running_loop().add_reader(process.pidfd, self._ended, number)
 
@@ -146,7 +146,7 @@ class Processes:
             process.log.handed_over()
             self._finish(number, Exit(exit_code=128 + signal_number, signal=signal_number, error="", log_tail=""))
         else:
-            process.doomed = True
+            process.kill_when_forked = True
 
     def _signal(self, process: _Process, signal_number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # not reaped, its number is its own
@@ -164,11 +164,11 @@ class Processes:
         if by_signal or result.si_status != 0:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        task = asyncio.create_task(self._bury(number, result.si_status, by_signal))
-        self._burials.add(task)
-        task.add_done_callback(self._buried)
+        task = asyncio.create_task(self._finish_after_output(number, result.si_status, by_signal))
+        self._endings.add(task)
+        task.add_done_callback(self._ending_done)
 
-    async def _bury(self, number: int, status: int, by_signal: bool) -> None:
+    async def _finish_after_output(self, number: int, status: int, by_signal: bool) -> None:
         process = self._processes[number]
         with contextlib.suppress(TimeoutError):  # its last words on both ways come before the news of its end
             async with asyncio.timeout(_DRAIN_S):
@@ -188,10 +188,10 @@ class Processes:
         os.waitpid(process.pid, 0)
         self._pids.discard(process.pid)
 
-    def _buried(self, burial: asyncio.Task[None]) -> None:
-        self._burials.discard(burial)
+    def _ending_done(self, ending: asyncio.Task[None]) -> None:
+        self._endings.discard(ending)
         self._changed.set()
-        burial.result()
+        ending.result()
 
     def _finish(self, number: int, ended: Exit) -> None:
         self._processes.pop(number).log.close()
@@ -205,7 +205,7 @@ class Processes:
                 self.kill(number, sent)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    while self._processes or self._burials:
+                    while self._processes or self._endings:
                         self._changed.clear()
                         await self._changed.wait()
                     return
@@ -233,7 +233,7 @@ class Processes:
             os.waitpid(pid, 0 if strict else os.WNOHANG)
 
 
-spared: set[int] = set()  # children that are not the node's part of the job: the supervisor (successor.py)
+spared: set[int] = set()  # children that are not the node's part of the job: the supervisor (failover.py)
 
 
 def children() -> Iterator[int]:
@@ -287,7 +287,7 @@ def _read_error(path: Path) -> str:
 def _kill_session(session: int) -> None:
     """Kills what is left of a session in other process groups than its leader's; without a descriptor the next sweep does."""
     names: list[str] = []
-    with left_out():
+    with skipped_when_exhausted():
         names = os.listdir("/proc")
     for name in names:
         if name.isdecimal() and int(name) != session:

@@ -6,8 +6,8 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 
-from deadpool.agent.health.fd_exhaustion import AGAIN_S, out_of_files
-from deadpool.agent.logs.routing import View
+from deadpool.agent.health.fd_exhaustion import RETRY_S, is_exhaustion
+from deadpool.agent.logs.routing import LogRoutes
 from deadpool.agent.logs.writer import Logs, RankLog
 from deadpool.agent.processes.warm import WarmProcess
 from deadpool.proto.warm_wire import ForkKind
@@ -26,7 +26,7 @@ class SideProcess:
         self,
         warm: WarmProcess,
         logs: Logs,
-        view: View,
+        routes: LogRoutes,
         kind: ForkKind,
         *,
         environment: Mapping[str, str],
@@ -37,7 +37,7 @@ class SideProcess:
     ) -> None:
         self.request, self.pid = _REQUESTS[kind], 0
         self.control: socket.socket | None = None
-        self._warm, self._logs, self._view, self._kind = warm, logs, view, kind
+        self._warm, self._logs, self._routes, self._kind = warm, logs, routes, kind
         self._environment, self._arguments = dict(environment), arguments
         self._on_ready, self._on_data, self._on_ended = on_ready, on_data, on_ended
         self._theirs: socket.socket | None = None
@@ -89,11 +89,11 @@ class SideProcess:
     def _try(self) -> None:
         self._again = None
         try:
-            self._log, self.control, self._theirs = self._logs.open_with_control(self._view)
+            self._log, self.control, self._theirs = self._logs.open_with_control(self._routes)
         except OSError as error:
-            if not out_of_files(error):
+            if not is_exhaustion(error):
                 raise
-            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._try)
+            self._again = asyncio.get_running_loop().call_later(RETRY_S, self._try)
             return
         fds = (self._log.stdout_fd, self._log.stderr_fd, self._theirs.fileno())
         self._warm.fork(self.request, self._kind, self._environment, fds, self._arguments)

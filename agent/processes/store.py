@@ -8,8 +8,8 @@ import logging
 import socket
 from collections.abc import Callable
 
-from deadpool.agent.health.fd_exhaustion import out_of_files
-from deadpool.agent.logs.routing import quiet
+from deadpool.agent.health.fd_exhaustion import is_exhaustion
+from deadpool.agent.logs.routing import file_only
 from deadpool.agent.logs.writer import Logs
 from deadpool.agent.processes.side_process import SideProcess
 from deadpool.agent.processes.warm import WarmProcess
@@ -33,7 +33,7 @@ class StoreProcess:
         self._listeners: dict[int, socket.socket] = {}  # of those; ours until the process has taken them over
         self._reader = FrameReader()
         self.side = SideProcess(
-            warm, logs, quiet("store"), ForkKind.STORE,
+            warm, logs, file_only("store"), ForkKind.STORE,
             environment={}, on_ready=self._ready, on_data=self._heard, on_ended=self._lost,
         )  # fmt: skip
 
@@ -45,7 +45,7 @@ class StoreProcess:
         try:
             listening = listen_at(self._host, backlog=_BACKLOG)
         except OSError as error:
-            if out_of_files(error):
+            if is_exhaustion(error):
                 raise
             self._on_opened(generation, 0, f"no rendezvous store on {self._host}: {error}")
             return

@@ -1,4 +1,4 @@
-"""The supervisor has no home (--journal): when there is none, a node starts the next one, the lowest node that lives first.
+"""Any node can host the supervisor (--journal): when there is none, a node starts the next one, the lowest node that lives first.
 
 Nodes need not agree on who is the lowest: each waits the longer the higher its index, and the term is claimed by one of them only
 (proto/terms.py). The supervisor is this agent's child and dies with it, as it would with its machine.
@@ -25,11 +25,11 @@ _NEXT_S = 0.5  # the next index waits so much longer
 _START_S = 15.0  # a term was claimed: its supervisor has so long to listen
 _FIRST_NEXT_S = 5.0  # the job's first supervisor is node 0's, unless node 0 does not come
 _LOST_MAX = 5  # supervisors of this node in a row that ended without the job having ended
-_FORSAKEN_S = 30.0  # after that, for another node to host one: longer, and the job ends
+_NOBODY_ELSE_S = 30.0  # after that, for another node to host one: longer, and the job ends
 _POLL_S = 0.05
 
 
-class Vigil:
+class FailoverTurn:
     """Whose turn is it? Pure: what is seen while no supervisor answers in, "claim the next term" out."""
 
     def __init__(self, index: int) -> None:
@@ -44,9 +44,9 @@ class Vigil:
         """`newest`: the highest term claimed. `listened`: it has an endpoint. `mine`: it was this node's child, which is dead."""
         return self._unchanged_s(newest, listened, now_s) >= self._patience_s(newest, listened) or mine
 
-    def forsaken(self, *, newest: int, listened: bool, now_s: float) -> bool:
+    def nobody_else(self, *, newest: int, listened: bool, now_s: float) -> bool:
         """This node hosts no more supervisors. Returns whether no other one does either."""
-        return self._unchanged_s(newest, listened, now_s) >= _FORSAKEN_S
+        return self._unchanged_s(newest, listened, now_s) >= _NOBODY_ELSE_S
 
     def _unchanged_s(self, newest: int, listened: bool, now_s: float) -> float:
         if (newest, listened) != self._seen or self._since_s is None:
@@ -59,13 +59,13 @@ class Vigil:
         return (_GONE_S if listened else _START_S) + _NEXT_S * self._index
 
 
-class Successor:
-    """`arguments`: further ones of the supervisor. Claims and starts when `absent()` is called often enough in vain."""
+class Failover:
+    """`arguments`: further ones of the supervisor. Claims and starts when `absent()` is called for long enough."""
 
     def __init__(self, folder: Path, job_dir: Path, host: str, index: int, arguments: Sequence[str]) -> None:
         self._folder, self._job_dir = folder, job_dir
         self._arguments = ["--host", host, *arguments]
-        self._vigil = Vigil(index if index >= 0 else sys.maxsize)
+        self._turn = FailoverTurn(index if index >= 0 else sys.maxsize)
         self._term = 0  # of the newest child
         self._lost = 0
         self._child: subprocess.Popen[bytes] | None = None
@@ -81,7 +81,7 @@ class Successor:
 
     def present(self) -> None:
         """A supervisor answers."""
-        self._vigil.present()
+        self._turn.present()
         self._lost = 0
 
     def absent(self) -> None:
@@ -92,10 +92,10 @@ class Successor:
         mine = newest == self._term > 0
         listened = self.find()[0] == newest
         if self._lost > _LOST_MAX:
-            if self._vigil.forsaken(newest=newest, listened=listened, now_s=time.monotonic()):
+            if self._turn.nobody_else(newest=newest, listened=listened, now_s=time.monotonic()):
                 _log.critical("this node's supervisors were lost %d times, and no other node hosts one: the job ends", self._lost)
                 write_outcome(self._folder, 1)
-        elif self._vigil.absent(newest=newest, listened=listened, mine=mine, now_s=time.monotonic()):
+        elif self._turn.absent(newest=newest, listened=listened, mine=mine, now_s=time.monotonic()):
             self._lost += mine
             if self._lost <= _LOST_MAX and claim_term(self._folder, newest + 1):
                 self._start(newest + 1)
@@ -112,7 +112,7 @@ class Successor:
             await asyncio.sleep(_POLL_S)
 
     def signal(self, number: int) -> None:
-        """What the node is told, or what befalls it, is its supervisor's as well."""
+        """Sends the signal to the supervisor that this node hosts, if it hosts one."""
         self._signal(number)
 
     def _start(self, term: int) -> None:

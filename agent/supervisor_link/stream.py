@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 
 from deadpool.agent.supervisor_link.conversation import Conversation
-from deadpool.agent.supervisor_link.discovery import Whereabouts
-from deadpool.agent.supervisor_link.failover import Successor
+from deadpool.agent.supervisor_link.discovery import Discovery
+from deadpool.agent.supervisor_link.failover import Failover
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.convert import decode_order, encode_agent_message
 from deadpool.proto.generated import agent_pb2 as pb
@@ -48,20 +48,20 @@ _WELCOME_S = 5.0
 class SupervisorLink:
     """`hello()` is asked for at each opening; `on_order(order)` is called in the loop's thread, in order.
 
-    `on_forsaken(reason)`: called once when no supervisor has been there for long and none will come.
+    `on_give_up(reason)`: called once when no supervisor has been there for long and none will come.
     """
 
     def __init__(
         self,
-        whereabouts: Whereabouts,
+        discovery: Discovery,
         token: str,
         hello: Callable[[], Hello],
         on_order: Callable[[Order], None],
-        on_forsaken: Callable[[str], None] | None = None,
+        on_give_up: Callable[[str], None] | None = None,
     ) -> None:
-        self._whereabouts, self._token = whereabouts, token
-        self._successor = whereabouts.successor
-        self._on_forsaken = on_forsaken
+        self._discovery, self._token = discovery, token
+        self._failover = discovery.failover
+        self._on_give_up = on_give_up
         self._hello, self._on_order = hello, on_order
         self._conversation = Conversation()
         self._changed = asyncio.Event()
@@ -80,7 +80,7 @@ class SupervisorLink:
         said, alone_s, met = "", time.monotonic(), False
         while not self._finishing:
             try:
-                endpoint = await self._whereabouts.find(self._conversation.term)
+                endpoint = await self._discovery.find(self._conversation.term)
                 await self._converse(endpoint)
                 failures, reason = 0, "the supervisor closed the stream"
             except grpc.aio.AioRpcError as error:
@@ -93,9 +93,9 @@ class SupervisorLink:
             self._open = False
             if self._finishing:
                 return
-            if self._on_forsaken is not None and (why := self._whereabouts.forsaken(time.monotonic() - alone_s)):
-                self._on_forsaken(why)
-                self._on_forsaken = None
+            if self._on_give_up is not None and (why := self._discovery.why_give_up(time.monotonic() - alone_s)):
+                self._on_give_up(why)
+                self._on_give_up = None
             if reason != said and (met or time.monotonic() - alone_s > _STARTING_S):
                 _log.warning("no supervisor (%s); the ranks go on, trying again", reason)
                 said = reason
@@ -103,10 +103,10 @@ class SupervisorLink:
 
     async def _pause(self, pause_s: float) -> None:
         """Until the next try: at once when somebody else listens."""
-        before, deadline_s = self._whereabouts.trace(), time.monotonic() + pause_s
-        while time.monotonic() < deadline_s and self._whereabouts.trace() == before:
-            if self._successor is not None:
-                self._successor.absent()
+        before, deadline_s = self._discovery.trace(), time.monotonic() + pause_s
+        while time.monotonic() < deadline_s and self._discovery.trace() == before:
+            if self._failover is not None:
+                self._failover.absent()
             await asyncio.sleep(_ENDPOINT_POLL_S)
 
     async def finish(self, timeout_s: float) -> None:
@@ -119,7 +119,7 @@ class SupervisorLink:
                     await asyncio.sleep(0.005)
 
     async def _converse(self, endpoint: str) -> None:
-        options = _CHANNEL_OPTIONS if self._whereabouts.local else (*_CHANNEL_OPTIONS, *_KEEPALIVE_OPTIONS)
+        options = _CHANNEL_OPTIONS if self._discovery.local else (*_CHANNEL_OPTIONS, *_KEEPALIVE_OPTIONS)
         async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
             call = SupervisorStub(channel).Attend(metadata=((TOKEN_KEY, self._token),))
             await call.write(encode_agent_message(self._conversation.hello(self._hello())))
@@ -146,24 +146,24 @@ class SupervisorLink:
         reading: asyncio.Future[Any] = asyncio.ensure_future(call.read())
         waiting_s = 0.0
         try:
-            while not (await asyncio.wait({reading}, timeout=None if self._successor is None else _TERM_POLL_S))[0]:
-                assert self._successor is not None
+            while not (await asyncio.wait({reading}, timeout=None if self._failover is None else _TERM_POLL_S))[0]:
+                assert self._failover is not None
                 waiting_s += _TERM_POLL_S
-                if self._open and self._newest_term(self._successor) > self._conversation.term > 0:
+                if self._open and self._newest_term(self._failover) > self._conversation.term > 0:
                     raise UnavailableError("another supervisor has taken over")
                 if not self._open and waiting_s > _WELCOME_S:
                     raise UnavailableError("it does not answer")
         except BaseException:
             reading.cancel()
             raise
-        if self._successor is not None:
-            self._successor.present()
+        if self._failover is not None:
+            self._failover.present()
         return await reading
 
-    def _newest_term(self, successor: Successor) -> int:
+    def _newest_term(self, failover: Failover) -> int:
         """0: the folder cannot be read now, which is no reason to leave a supervisor that answers."""
         with contextlib.suppress(OSError):
-            return successor.find()[0]
+            return failover.find()[0]
         return 0
 
     async def _write(self, call: "grpc.aio.StreamStreamCall[pb.AgentMessage, pb.Order]") -> None:

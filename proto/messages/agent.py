@@ -102,7 +102,7 @@ class VaultReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionDue:
-    """An injected failure is about to strike; the agent strikes when InjectionAck comes back."""
+    """An injection's moment has come; the agent carries it out when InjectionAck comes back."""
 
     injection_id: int
     at_ns: int
@@ -272,7 +272,7 @@ class ReportCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inject:
-    """Strike when the target is in the middle of step `step` (NO_STEP: now). Targets that this node does not have are ignored."""
+    """Due in the middle of the target's step `step` (NO_STEP: now). Targets that this node does not have are ignored."""
 
     injection_id: int
     kind: str  # of faults.FAULTS

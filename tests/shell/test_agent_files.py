@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from agents import RANK_SIDE, TIMEOUT_S, Node, node_of
 
-from deadpool.agent.health.host_pressure import Watch
+from deadpool.agent.health.host_pressure import PressureWatch
 from deadpool.proto.messages import (
     Heartbeat,
     Hello,
@@ -119,7 +119,7 @@ def test_the_agent_allows_itself_all_it_can_and_its_ranks_what_it_was_allowed(tm
 
 
 def test_the_watch_needs_a_descriptor_to_look_with() -> None:
-    watch, before = Watch(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    watch, before = PressureWatch(), resource.getrlimit(resource.RLIMIT_NOFILE)
     watch.look(Path("/tmp"))
     with exhausted(os.getpid()):
         said = watch.look(Path("/tmp"))

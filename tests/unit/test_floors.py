@@ -27,7 +27,8 @@ ONLY_IN = {"torch": "trainer_hooks", "click": "cli", "rich": "cli"}
 PURE = (
     "supervisor.core", "supervisor.deadlines", "supervisor.injections", "supervisor.model.*", "supervisor.failures.*",
     "supervisor.recovery.*", "supervisor.protection.*", "supervisor.report.status", "supervisor.report.summary",
-    "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.logs.routing", "agent.supervisor_link.conversation",
+    "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.standins", "agent.logs.routing",
+    "agent.supervisor_link.conversation",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule",
     "cli.commands.drain", "cli.doctor.checks", "cli.launcher.restarts",
     "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.faults", "proto.streams", "proto.vault.slots",

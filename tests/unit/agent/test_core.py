@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from deadpool.agent.core import REFILL_DELAY_S, STANDIN_FAILURES_MAX, NodeCore
+from deadpool.agent.core import NodeCore
 from deadpool.agent.events import (
     Command,
     Configure,
@@ -29,6 +29,7 @@ from deadpool.agent.events import (
     StoreServed,
     Tell,
 )
+from deadpool.agent.standins import REFILL_DELAY_S, STANDIN_FAILURES_MAX
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.messages import (

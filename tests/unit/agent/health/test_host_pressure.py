@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from deadpool.agent.health.host_pressure import Usage, Watch, read_usage
+from deadpool.agent.health.host_pressure import PressureWatch, Usage, read_usage
 
 FINE = Usage(
     memory_share=0.5, memory_free_bytes=8 << 30, shm_share=0.1, shm_free_bytes=4 << 30, files_share=0.1, log_free_bytes=1 << 40
@@ -11,7 +11,7 @@ FINE = Usage(
 
 
 def test_each_trouble_is_said_once_and_its_end_once() -> None:
-    watch = Watch()
+    watch = PressureWatch()
     assert watch.changes(FINE) == []
     full = replace(FINE, memory_share=0.96, memory_free_bytes=300 << 20, log_free_bytes=5 << 20)
     said = {each.kind: each.text for each in watch.changes(full)}
@@ -25,12 +25,12 @@ def test_each_trouble_is_said_once_and_its_end_once() -> None:
 
 
 def test_shared_memory_and_files() -> None:
-    watch = Watch()
+    watch = PressureWatch()
     assert [each.kind for each in watch.changes(replace(FINE, shm_share=0.97, files_share=0.95))] == ["shm", "files"]
 
 
 def test_logs_that_cannot_be_written_whatever_the_disk_says(tmp_path: Path) -> None:
-    watch = Watch()
+    watch = PressureWatch()
     (said,) = [each for each in watch.look(tmp_path, "[Errno 122] Disk quota exceeded") if each.kind == "log-disk"]
     assert said.text == "logs cannot be written: [Errno 122] Disk quota exceeded"
     assert [each.text for each in watch.look(tmp_path) if each.kind == "log-disk"] == [""]

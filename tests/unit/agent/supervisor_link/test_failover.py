@@ -2,15 +2,15 @@
 
 import itertools
 
-from deadpool.agent.supervisor_link.failover import Vigil
+from deadpool.agent.supervisor_link.failover import FailoverTurn
 from deadpool.cli.launcher.restarts import Restarts
 from deadpool.proto.terms import CRASHED, SUPERSEDED
 
 
 def claims_after_s(index: int, *, newest: int = 1, listened: bool = True, mine: bool = False) -> float:
-    vigil = Vigil(index)
+    turn = FailoverTurn(index)
     now_s = 100.0
-    while not vigil.absent(newest=newest, listened=listened, mine=mine, now_s=now_s):
+    while not turn.absent(newest=newest, listened=listened, mine=mine, now_s=now_s):
         now_s += 0.1
         assert now_s < 200
     return now_s - 100
@@ -37,23 +37,23 @@ def test_a_supervisor_that_dies_on_a_living_node_is_replaced_there_at_once() -> 
 
 
 def test_a_new_claim_or_a_first_sign_of_life_begins_the_wait_anew() -> None:
-    vigil = Vigil(0)
-    assert not vigil.absent(newest=1, listened=True, mine=False, now_s=0.0)
-    assert not vigil.absent(newest=2, listened=False, mine=False, now_s=0.9)
-    assert not vigil.absent(newest=2, listened=True, mine=False, now_s=5.0)
-    assert not vigil.absent(newest=2, listened=True, mine=False, now_s=5.9)
-    vigil.present()
-    assert not vigil.absent(newest=2, listened=True, mine=False, now_s=6.1)
-    assert vigil.absent(newest=2, listened=True, mine=False, now_s=7.2)
+    turn = FailoverTurn(0)
+    assert not turn.absent(newest=1, listened=True, mine=False, now_s=0.0)
+    assert not turn.absent(newest=2, listened=False, mine=False, now_s=0.9)
+    assert not turn.absent(newest=2, listened=True, mine=False, now_s=5.0)
+    assert not turn.absent(newest=2, listened=True, mine=False, now_s=5.9)
+    turn.present()
+    assert not turn.absent(newest=2, listened=True, mine=False, now_s=6.1)
+    assert turn.absent(newest=2, listened=True, mine=False, now_s=7.2)
 
 
 def test_where_no_node_hosts_one_any_more_the_job_ends() -> None:
-    vigil = Vigil(0)
-    assert not vigil.forsaken(newest=6, listened=False, now_s=0.0)
-    assert not vigil.forsaken(newest=6, listened=False, now_s=25.0)
-    assert not vigil.forsaken(newest=7, listened=False, now_s=29.0)  # another node tries
-    assert not vigil.forsaken(newest=7, listened=False, now_s=55.0)
-    assert vigil.forsaken(newest=7, listened=False, now_s=60.0)
+    turn = FailoverTurn(0)
+    assert not turn.nobody_else(newest=6, listened=False, now_s=0.0)
+    assert not turn.nobody_else(newest=6, listened=False, now_s=25.0)
+    assert not turn.nobody_else(newest=7, listened=False, now_s=29.0)  # another node tries
+    assert not turn.nobody_else(newest=7, listened=False, now_s=55.0)
+    assert turn.nobody_else(newest=7, listened=False, now_s=60.0)
 
 
 def test_a_killed_or_crashed_supervisor_is_started_again_some_times() -> None:

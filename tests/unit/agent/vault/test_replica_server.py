@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -100,13 +101,16 @@ def test_a_state_that_has_grown_gets_a_larger_slot(receiver: Receiver) -> None:
 
 def test_a_torn_put_leaves_one_slot_empty_and_the_next_one_fills_it(receiver: Receiver) -> None:
     connection = reserved(receiver)
-    assert send(connection, Replica(step=1)) == Reply()
-    torn = Replica(step=2)
-    send_request(connection, torn.put(keep_step=1))
+    for step in (1, 2):
+        assert send(connection, Replica(step=step), keep_step=1) == Reply()
+    torn, deadline_s = Replica(step=3), time.monotonic() + 10
+    send_request(connection, torn.put(keep_step=2))
     connection.sendall(torn.data[:50_000])
-    assert send(receiver.connect(), Replica(step=2), keep_step=1) == Reply()  # a new connection ends the one that hangs
+    while receiver.steps() != {2}:  # until it is being written, the next one would not meet it
+        assert time.monotonic() < deadline_s
+    assert send(receiver.connect(), Replica(step=3), keep_step=2) == Reply()  # a new connection ends the one that hangs
     assert connection.recv(1) == b""
-    assert receiver.steps() == {1, 2}
+    assert receiver.steps() == {2, 3}
 
 
 def test_an_older_sender_is_refused_and_interrupted(receiver: Receiver) -> None:

@@ -9,7 +9,7 @@ import pytest
 from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
-from deadpool.agent.logs.routing import view_of_rank
+from deadpool.agent.logs.routing import rank_routes
 from deadpool.agent.processes.environment import rank_environment
 from deadpool.cli import launch
 from deadpool.cli.options import torchrun
@@ -127,14 +127,14 @@ def job(**settings: object) -> JobConfig:
 
 
 def test_views_without_options_keep_and_show_all() -> None:
-    view = view_of_rank(job(), 3, 7, "0", "")
-    assert (view.name, view.prefix, set(view.console)) == ("rank-3-gen7.log", b"[rank 3] ", {STDOUT, STDERR})
-    assert (view.files, view.filters, view.error_file) == ({}, {}, "rank-3-gen7.error.json")
+    routes = rank_routes(job(), 3, 7, "0", "")
+    assert (routes.name, routes.prefix, set(routes.console)) == ("rank-3-gen7.log", b"[rank 3] ", {STDOUT, STDERR})
+    assert (routes.files, routes.filters, routes.error_file) == ({}, {}, "rank-3-gen7.error.json")
 
 
 def test_views_with_torchruns_options() -> None:
     config = job(redirects="1:3", tee="0:1,1:2", local_ranks_filter=(1,), stdout_filters=("x",), stderr_filters=("y",), role="r")
-    zero, one = view_of_rank(config, 2, 1, "4", ""), view_of_rank(config, 3, 1, "4", "${role_name}/${rank}/${local_rank}:")
+    zero, one = rank_routes(config, 2, 1, "4", ""), rank_routes(config, 3, 1, "4", "${role_name}/${rank}/${local_rank}:")
     assert (set(zero.console), set(one.console)) == (set(), {STDERR})  # filtered out; stdout redirected, stderr teed
     assert zero.files == {STDOUT: "attempt_4/0/stdout.log"}
     assert one.files == {STDOUT: "attempt_4/1/stdout.log", STDERR: "attempt_4/1/stderr.log"}
