@@ -30,7 +30,7 @@ from deadpool.trainer_hooks.checkpoints.format import restore_tables
 from deadpool.trainer_hooks.checkpoints.resume import agree
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import Engine
-from deadpool.trainer_hooks.protection.pipeline import Counters
+from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.restore import restore_from
 from deadpool.trainer_hooks.protection.state import TrainingState
 from deadpool.trainer_hooks.protocol import RankPhase

@@ -19,7 +19,7 @@ from deadpool.host.errors import ConfigError
 from deadpool.proto.config import keeping_from_json
 from deadpool.trainer_hooks.guard import Attempt, Guard
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
-from deadpool.trainer_hooks.protection.pipeline import Counters
+from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.state import Stateful, TrainingState
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank

@@ -7,10 +7,10 @@ finds by asking here. One lock guards the member's state; breaking the groups ha
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 from torch._C._distributed_c10d import TCPStore
 
@@ -42,6 +42,7 @@ from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.link import Link
 from deadpool.trainer_hooks.process_end import wait_for_threads
+from deadpool.trainer_hooks.protection.ports import ProtectionControl
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
 
@@ -59,9 +60,7 @@ class Session:
         self.groups: Groups | None = None
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
         self.injections = PendingInjections(self._lose_network)
-        self.on_close: Callable[[], None] = lambda: None  # ends the protect thread
-        self.on_checkpoint_asked: Callable[[], None] = lambda: None  # called with the lock held
-        self.on_cancel: Callable[[], None] = lambda: None  # called with the lock held, right after `cancelled` is set
+        self._protection: ProtectionControl | None = None
         self._role: Role | None = None
         self._plan: Reform | None = None
         self._reserved: Reserved | None = None
@@ -90,6 +89,11 @@ class Session:
         )
         self._link.send(RankJoined(generation=self.role.generation, rank=self.rank, pid=os.getpid()))
 
+    def attach(self, protection: ProtectionControl) -> None:
+        """From now on this is asked for checkpoints, and hears when the generation or the process ends."""
+        with self.changed:
+            self._protection = protection
+
     def open(self) -> Groups:
         """Returns the groups, once they were opened."""
         assert self.groups is not None
@@ -113,7 +117,7 @@ class Session:
         if error:
             raise ConfigError(error)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> NoReturn:
         """Tells the supervisor that the job cannot run as asked, and raises that as ConfigError."""
         self._link.send(LaunchFailed(generation=self.role.generation, reason=reason))
         raise ConfigError(reason)
@@ -160,13 +164,15 @@ class Session:
 
     def _cancel(self) -> None:
         self.cancelled.set()
-        self.on_cancel()
+        if self._protection is not None:
+            self._protection.generation_over()
 
     def close(self) -> None:
         """At exit: ends what runs beside the main thread, none of which may be inside torch afterwards."""
         if os.getpid() != self._pid:
             return  # a fork of the script's: connections and threads are not its own
-        self.on_close()
+        if self._protection is not None:
+            self._protection.close()
         if self.groups is not None:
             self.groups.close()
         self._link.close()
@@ -192,7 +198,8 @@ class Session:
                 case InjectFailure():
                     self.injections.add(order.kind)
                 case WriteCheckpoint():
-                    self.on_checkpoint_asked()
+                    if self._protection is not None:
+                        self._protection.checkpoint_asked()
                 case _:
                     assert_never(order)
             breaks = [action for action in actions if isinstance(action, Break)]

@@ -4,7 +4,7 @@ A slot is one raw file in the vault's folder, `snapshot-<rank>-<a|b>` or `replic
 
     0            header page (HEADER_BYTES): sizes, generation, step, checksums; `sealed` is written last
     4096         tables: layout (JSON) | metadata (opaque) | one xxh3-64 for each item (uint64, little endian)
-    data_offset  data: unique items first ([0, unique_bytes)), then replicated ones; a replica holds the unique part only
+    data_offset  data: a snapshot holds all items, a replica the unique ones only, one after the other from 0 on
 
 Writing: unseal, write data, tables, then the header whose checksum covers `sealed = 1`. Whoever reads trusts nothing before
 the header's checksum, the tables' checksum and the checksum of each item that it uses.
@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -74,7 +74,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where each item lies in a slot's data. `peer_sets[i]`: the other ranks that hold the same bytes, sorted."""
+    """Where each item lies in a slot's data. `peer_sets[i]`: the other ranks that hold the same bytes, sorted.
+
+    `unique_bytes`: of a replica's data.
+    """
 
     items: tuple[Item, ...]
     peer_sets: tuple[tuple[int, ...], ...]
@@ -93,12 +96,48 @@ class Layout:
                 unique_bytes = offset
         return cls(items=tuple(placed), peer_sets=tuple(peer_sets), unique_bytes=unique_bytes, data_bytes=offset)
 
+    def with_peers(self, peers: Mapping[str, tuple[int, ...]]) -> Self:
+        """Returns the layout of the same data in the same places, of which other ranks hold these items as well."""
+        sets = sorted({peers.get(item.key, ()) for item in self.items} - {()})
+        index = {peer_set: i for i, peer_set in enumerate(sets)}
+        items = tuple(replace(item, peers=index.get(peers.get(item.key, ()), UNIQUE)) for item in self.items)
+        unique_bytes = sum(aligned(item.nbytes) for item in items if item.peers == UNIQUE)
+        return replace(self, items=items, peer_sets=tuple(sets), unique_bytes=unique_bytes)
+
+    def of_replica(self) -> Self:
+        """Returns the same items, in the same order, with the places that the unique ones have in a replica; this very object
+        when they lie so here.
+        """
+        if self.unique_runs() in ([], [(0, self.unique_bytes)]):
+            return self
+        placed: dict[int, Item] = {}
+        offset = 0
+        for index, item in sorted(enumerate(self.items), key=lambda each: each[1].peers != UNIQUE):
+            placed[index] = replace(item, offset=offset)
+            offset = aligned(offset + item.nbytes)
+        items = tuple(placed[index] for index in range(len(self.items)))
+        return replace(self, items=items, data_bytes=offset)
+
+    def unique_runs(self) -> list[tuple[int, int]]:
+        """Returns the ranges [begin, end) of this data that, one after the other, are the replica's."""
+        runs: list[tuple[int, int]] = []
+        for item in self.items:
+            begin, end = item.offset, item.offset + aligned(item.nbytes)
+            if item.peers != UNIQUE or begin == end:
+                continue
+            if runs and runs[-1][1] == begin:
+                runs[-1] = runs[-1][0], end
+            else:
+                runs.append((begin, end))
+        return runs
+
     def to_bytes(self) -> bytes:
-        """Returns the layout as it lies in the tables. Kept for the layout written last: it changes once in a job's life."""
-        global _last_layout
-        if _last_layout is None or _last_layout[0] is not self:
-            _last_layout = self, self._to_bytes()
-        return _last_layout[1]
+        """Returns the layout as it lies in the tables. Kept for the two written last: a snapshot's and its replica's."""
+        for layout, data in _last_layouts:
+            if layout is self:
+                return data
+        _last_layouts[:] = [*_last_layouts[-1:], (self, self._to_bytes())]
+        return _last_layouts[-1][1]
 
     def _to_bytes(self) -> bytes:
         rows = [[i.key, i.offset, i.nbytes, i.dtype, list(i.shape), i.peers] for i in self.items]
@@ -116,7 +155,7 @@ class Layout:
         return cls(items=items, peer_sets=tuple(map(tuple, peer_sets)), unique_bytes=unique_bytes, data_bytes=data_bytes)
 
 
-_last_layout: tuple[Layout, bytes] | None = None
+_last_layouts: list[tuple[Layout, bytes]] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +204,6 @@ class Header:
         header = cls(rank=rank, generation=generation, step=step, **dict(zip(names, sizes, strict=True)))
         return header if checksum(header._pack(0)) == header_checksum else None
 
-    def as_replica(self) -> Self:
-        """Returns this snapshot's header as its replica's: the same state, the unique part of the data."""
-        return replace(self, data_bytes=self.unique_bytes)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
@@ -193,6 +228,13 @@ class Tables:
             meta=data[meta_at:sums_at],
             checksums=struct.unpack(f"<{header.items}Q", data[sums_at:]),
         )
+
+
+def replica_of(header: Header, tables: Tables) -> tuple[Header, bytes]:
+    """Returns header and tables of this snapshot's replica: the same state, the unique items only."""
+    raw, layout_bytes = replace(tables, layout=tables.layout.of_replica()).to_bytes()
+    sizes = {"layout_bytes": layout_bytes, "data_bytes": tables.layout.unique_bytes, "tables_checksum": checksum(raw)}
+    return replace(header, **sizes), raw
 
 
 def slot_capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Store
 from deadpool.host.errors import UnavailableError
 
 
-class Turn:
+class CheckpointAgreement:
     """One rank's part in it, in one generation. `store`: as for the commits. `idle`: nothing of this rank is being written.
 
     `every`: 0 when checkpoints are only made when asked for.

@@ -10,10 +10,9 @@ from enum import Enum
 
 from torch._C._distributed_c10d import Store
 
-from deadpool.host.errors import DeadpoolError, UnavailableError
+from deadpool.host.errors import UnavailableError
+from deadpool.trainer_hooks.store_wait import wait_for
 
-_FIRST_LOOK_S = 0.001
-_LAST_LOOK_S = 0.25
 _ASKED = 1 << 32  # added to the count by the rank that wants a checkpoint of the state
 
 
@@ -23,10 +22,6 @@ class Outcome(Enum):
     COMMITTED = b"committed"
     CHECKPOINT = b"checkpoint"  # committed, and to become a persistent checkpoint: one was asked for
     REFUSED = b"refused"
-
-
-class RefusedError(DeadpoolError):
-    """Another rank cannot protect the state, which therefore will not be committed."""
 
 
 def verdict_key(step: int) -> str:
@@ -69,25 +64,3 @@ class CommitBoard:
             return Outcome(bytes(self._store.get(verdict_key(step))))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
-
-
-def wait_for(store: Store, keys: list[str], cancelled: threading.Event, *, refusable: int | None = None) -> bool:
-    """Returns True when the store has all keys, False when `cancelled` came first. UnavailableError when the store is gone.
-
-    `refusable`: the step that the keys are about; RefusedError when a rank has refused it, and may not set its key.
-    Looks again and again, less and less often. The store's own wait cannot be cancelled, and its time-outs are logged as errors.
-    """
-    pause_s = _FIRST_LOOK_S
-    while not cancelled.is_set():
-        try:
-            if store.check(keys):
-                return True
-            if refusable is not None and store.check([verdict_key(refusable)]):
-                raise RefusedError(f"another rank cannot protect step {refusable}")
-        except RuntimeError as error:
-            if cancelled.is_set():
-                return False
-            raise UnavailableError(f"rendezvous store: {error}") from error
-        cancelled.wait(pause_s)
-        pause_s = min(pause_s * 1.5, _LAST_LOOK_S)
-    return False

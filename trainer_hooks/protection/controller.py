@@ -1,44 +1,45 @@
 """Keeping a rank's state safe while it trains: what is captured at a boundary, and the protect thread that copies it away."""
 
 import logging
+import threading
 from collections.abc import Callable
-from functools import partial
-from threading import Event
 
 from torch._C._distributed_c10d import Store
 
 from deadpool.host.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.messages import NO_STEP, Placement, ProtectionChanged, Reform, StateDiffers
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.checkpoints.agreement import Turn
+from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
+from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import Engine
-from deadpool.trainer_hooks.protection.peers import Peers, exchange
-from deadpool.trainer_hooks.protection.pipeline import Boundary, Counters, Protector, layout_of
+from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.peers import Exchange, Peers
+from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
+from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.restore import from_own_slot
 from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES, Schedule
 from deadpool.trainer_hooks.protection.sizes import expected_growth
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
+from deadpool.trainer_hooks.protection.snapshot import Local, layout_of
 from deadpool.trainer_hooks.protection.state import TrainingState, check_meta, pack_meta
 from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
-from deadpool.trainer_hooks.session import Session
 
 log = logging.getLogger(__name__)
 SWITCHED_OFF = "the script has switched it off (guard.protecting)"
 
 
 class Protection:
-    """Of one training state. All methods are for the main thread; `on_commit` is called from the protect thread.
+    """Of one training state. Methods are for the main thread, unless they say so; `on_commit` is called from the protect thread.
 
-    `on`: the script's wish. `boundary`: the state captured last. `peers`: who holds what as well.
+    `on`: the script's wish. `boundary`: the state captured last.
     """
 
-    def __init__(self, session: Session, state: TrainingState, engine: Engine, *, on_commit: Callable[[], None]) -> None:
+    def __init__(self, session: ProtectedProcess, state: TrainingState, engine: Engine, *, on_commit: Callable[[], None]) -> None:
         self.on = True
-        self.counters = Counters()
         self.boundary: Boundary | None = None
-        self.peers: Peers = {}
+        self._local = Local(slots=self._reserved_slots, engine=engine, peers={}, counters=Counters())
         self._session, self._state, self._engine = session, state, engine
         self._member = session.member
         self._on_commit = on_commit
@@ -48,6 +49,20 @@ class Protection:
         self._reserved = False
         self._unprotected = False  # since some state; `_told`: by this rank
         self._told = False
+        session.attach(self)
+
+    @property
+    def counters(self) -> Counters:
+        return self._local.counters
+
+    @property
+    def peers(self) -> Peers:
+        """Who holds what as well, as far as this rank knows."""
+        return self._local.peers
+
+    @peers.setter
+    def peers(self, peers: Peers) -> None:
+        self._local.peers = peers
 
     def first(self, state: StateId) -> bool:
         """Protects the first state and returns True once it is committed, or cannot be; False when the generation broke.
@@ -61,13 +76,13 @@ class Protection:
         try:
             if role.generation == 1:
                 self._reserve()
-            every, step = self._compare_every(), state.step
+            every, step = self._session.keeping.verify_every, state.step
             schedule = Schedule(
                 first_step=step,
                 exchange_from=step,
                 exchanges=SETTLING_STATES,
                 compare_every=every,
-                keep_every=self._keep_every(),
+                keep_every=self._session.keeping.checkpoint_every,
             )
             self._start(role.store_host, role.store_port, NO_STEP, schedule)
         except ConfigError as error:
@@ -86,13 +101,13 @@ class Protection:
         assert self._member.live is not None
         self.capture(self._member.live)
         self._reserved = self._reserved and not self._session.role.muted
-        step, every = plan.resume_step, self._compare_every()
+        step, every = plan.resume_step, self._session.keeping.verify_every
         schedule = Schedule(
             first_step=step,
             exchange_from=step + 1,
             exchanges=1,
             compare_every=every,
-            keep_every=self._keep_every(),
+            keep_every=self._session.keeping.checkpoint_every,
             settled=step >= SETTLING_STATES,
         )
         try:
@@ -164,56 +179,68 @@ class Protection:
 
     def _start(self, store_host: str, store_port: int, commit_step: int, schedule: Schedule) -> None:
         session, generation = self._session, self._member.running
-        store = session.connect_store(store_host, store_port)
-        cancelled, turn = session.cancelled, self._turn(store)
-        self._protector = Protector(
-            rank=session.rank,
-            generation=generation,
-            slots=self._reserved_slots,
-            engine=self._engine,
-            holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
-            board=CommitBoard(store, session.world_size, cancelled),
-            exchange=lambda step, sums: exchange(
-                store,
-                step=step,
-                rank=session.rank,
-                world_size=session.world_size,
-                node_id=session.node_id,
-                sums=sums,
-                cancelled=cancelled,
-            ),
-            schedule=schedule,
-            peers=self.peers,
-            commit_step=commit_step,
-            counters=self.counters,
-            cancelled=cancelled,
-            on_commit=partial(self._commit_known, generation),
-            on_refused=partial(self._refused, generation),
-            on_trouble=partial(session.trouble, generation),
-            turn=turn,
-            verifier=self._verifier(store, cancelled),
-            on_differing=partial(self._differs, generation),
-        )
+        plan = ProtectionPlan(rank=session.rank, generation=generation, commit_step=commit_step)
+        network = self._network(session.connect_store(store_host, store_port), session.cancelled)
+        protector = Protector(plan, schedule, self._local, network, _Reports(self, generation))
         with session.changed:
-            session.on_checkpoint_asked = turn.ask if turn is not None else lambda: None
-            session.on_cancel = self._protector.wake
-            session.on_close = self._protector.close
-            if cancelled.is_set():
-                self._protector.wake()
+            self._protector = protector
+            if network.cancelled.is_set():
+                protector.wake()
 
-    def _verifier(self, store: Store, cancelled: Event) -> Verifier | None:
-        session = self._session
-        if not self._compare_every():
-            return None
-        return Verifier(store, rank=session.rank, world_size=session.world_size, cancelled=cancelled)
+    def _network(self, store: Store, cancelled: threading.Event) -> Network:
+        session, keeping = self._session, self._session.keeping
+        rank, world_size = session.rank, session.world_size
+        verifier, checkpoints = None, None
+        if keeping.verify_every:
+            verifier = Verifier(store, rank=rank, world_size=world_size, cancelled=cancelled)
+        if keeping.checkpoint_dir:
+            checkpoints = CheckpointAgreement(store, world_size, keeping.checkpoint_every, self._nothing_is_pinned)
+        return Network(
+            board=CommitBoard(store, world_size, cancelled),
+            holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
+            exchange=Exchange(store, rank=rank, world_size=world_size, node_id=session.node_id, cancelled=cancelled),
+            verifier=verifier,
+            checkpoints=checkpoints,
+            cancelled=cancelled,
+        )
 
-    def _compare_every(self) -> int:
-        return self._session.keeping.verify_every
+    def _nothing_is_pinned(self) -> bool:
+        return not self._reserved_slots().pinned()
 
-    def _keep_every(self) -> int:
-        return self._session.keeping.checkpoint_every
+    # ------------------------------------------------------------ asked by the session, on any thread
 
-    def _differs(self, generation: int, step: int, verdict: Verdict, good_step: int) -> None:
+    def checkpoint_asked(self) -> None:
+        if self._protector is not None:
+            self._protector.checkpoint_asked()
+
+    def generation_over(self) -> None:
+        if self._protector is not None:
+            self._protector.wake()
+
+    def close(self) -> None:
+        if self._protector is not None:
+            self._protector.close()
+
+    # ------------------------------------------------------------ said by the protect thread
+
+    def commit_known(self, generation: int, step: int) -> None:
+        with self._session.changed:
+            self._member.commit_known(generation, step)
+            if self._unprotected:
+                self._say(generation, step, "")
+            self._unprotected = self._told = False
+        self._on_commit()
+
+    def refused(self, generation: int, step: int, reason: str) -> None:
+        """S_step will not be committed. The rank that cannot protect it says so, once until a later state is."""
+        with self._session.changed:
+            self._unprotected = True
+            if reason and not self._told:
+                self._told = True
+                log.warning("unprotected since step %d: %s", step, reason)
+                self._say(generation, step, reason)
+
+    def differs(self, generation: int, step: int, verdict: Verdict, good_step: int) -> None:
         session, discarded = self._session, good_step != NO_STEP
         session.send(
             StateDiffers(
@@ -227,33 +254,13 @@ class Protection:
             )
         )
 
-    def _turn(self, store: Store) -> Turn | None:
-        keeping = self._session.keeping
-
-        def idle() -> bool:
-            return not self._reserved_slots().pinned()
-
-        return Turn(store, self._session.world_size, keeping.checkpoint_every, idle) if keeping.checkpoint_dir else None
-
-    def _commit_known(self, generation: int, step: int) -> None:
-        with self._session.changed:
-            self._member.commit_known(generation, step)
-            if self._unprotected:
-                self._say(generation, step, "")
-            self._unprotected = self._told = False
-        self._on_commit()
-
-    def _refused(self, generation: int, step: int, reason: str) -> None:
-        """S_step will not be committed. The rank that cannot protect it says so, once until a later state is."""
-        with self._session.changed:
-            self._unprotected = True
-            if reason and not self._told:
-                self._told = True
-                log.warning("unprotected since step %d: %s", step, reason)
-                self._say(generation, step, reason)
+    def failed(self, generation: int, error: Exception) -> None:
+        self._session.trouble(generation, error)
 
     def _say(self, generation: int, step: int, reason: str) -> None:
         self._session.send(ProtectionChanged(generation=generation, rank=self._session.rank, step=step, reason=reason))
+
+    # ------------------------------------------------------------ at a boundary
 
     def capture(self, state: StateId) -> None:
         """Takes down S_k as it is now: what to copy, what it was copied from, metadata."""
@@ -272,9 +279,28 @@ class Protection:
         if self._protector is None or self._member.live is None:
             return
         if not self.on:
-            self._refused(self._member.running, self._member.live.step, SWITCHED_OFF)
+            self.refused(self._member.running, self._member.live.step, SWITCHED_OFF)
             return
         self._protector.fence()  # a step without optimizer.step has not waited for the one before
         self.capture(self._member.live)
         assert self.boundary is not None
         self._protector.submit(self.boundary)
+
+
+class _Reports:
+    """Says what comes of the states of one generation (ports.ProtectionEvents)."""
+
+    def __init__(self, protection: Protection, generation: int) -> None:
+        self._protection, self._generation = protection, generation
+
+    def committed(self, step: int) -> None:
+        self._protection.commit_known(self._generation, step)
+
+    def refused(self, step: int, reason: str) -> None:
+        self._protection.refused(self._generation, step, reason)
+
+    def differs(self, step: int, verdict: Verdict, good_step: int) -> None:
+        self._protection.differs(self._generation, step, verdict, good_step)
+
+    def failed(self, error: Exception) -> None:
+        self._protection.failed(self._generation, error)

@@ -14,31 +14,38 @@ from collections.abc import Mapping
 from torch._C._distributed_c10d import Store
 
 from deadpool.proto.vault.layout import checksum
-from deadpool.trainer_hooks.protection.commit import wait_for
+from deadpool.trainer_hooks.protection.commit import verdict_key
+from deadpool.trainer_hooks.store_wait import wait_for
 
 Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes; () is unique
 
 
-def exchange(
-    store: Store, *, step: int, rank: int, world_size: int, node_id: str, sums: Mapping[str, int], cancelled: threading.Event
-) -> Peers | None:
-    """Returns the peers of each of this rank's items at S_step; None when the generation ended before all had published.
+class Exchange:
+    """One rank's part in it, in one generation. `store`: as for the commits."""
 
-    RefusedError: another rank cannot protect S_step, and may not publish anything.
-    Traffic: 16 bytes an item, from every rank to every rank; done for a few steps of a job only (protect.py).
-    """
-    hashes = {key: checksum(key.encode()) for key in sums}
-    rows = b"".join(struct.pack("<QQ", hashes[key], value) for key, value in sums.items())
-    store.set(f"layout/{step}/{rank}", json.dumps(node_id).encode() + b"\n" + rows)  # type: ignore[arg-type]
-    others = [other for other in range(world_size) if other != rank]
-    keys = [f"layout/{step}/{other}" for other in others]
-    if others and not wait_for(store, keys, cancelled, refusable=step):
-        return None
-    held: dict[int, tuple[str, set[tuple[int, int]]]] = {}
-    for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
-        node, _, table = bytes(published).partition(b"\n")
-        held[other] = json.loads(node), set(struct.iter_unpack("<QQ", table))
-    return {key: _peers(held, node_id, (hashes[key], value)) for key, value in sums.items()}
+    def __init__(self, store: Store, *, rank: int, world_size: int, node_id: str, cancelled: threading.Event) -> None:
+        self._store, self._rank, self._world_size, self._node_id = store, rank, world_size, node_id
+        self._cancelled = cancelled
+
+    def peers(self, step: int, sums: Mapping[str, int]) -> Peers | None:
+        """Returns the peers of each of this rank's items at S_step; None when the generation ended before all had published.
+
+        RefusedError: another rank cannot protect S_step, and may not publish anything.
+        Traffic: 16 bytes an item, from every rank to every rank; done for a few states of a job only (schedule.py).
+        """
+        store, rank = self._store, self._rank
+        hashes = {key: checksum(key.encode()) for key in sums}
+        rows = b"".join(struct.pack("<QQ", hashes[key], value) for key, value in sums.items())
+        store.set(f"layout/{step}/{rank}", json.dumps(self._node_id).encode() + b"\n" + rows)  # type: ignore[arg-type]
+        others = [other for other in range(self._world_size) if other != rank]
+        keys = [f"layout/{step}/{other}" for other in others]
+        if others and not wait_for(store, keys, self._cancelled, or_refused=verdict_key(step)):
+            return None
+        held: dict[int, tuple[str, set[tuple[int, int]]]] = {}
+        for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
+            node, _, table = bytes(published).partition(b"\n")
+            held[other] = json.loads(node), set(struct.iter_unpack("<QQ", table))
+        return {key: _peers(held, self._node_id, (hashes[key], value)) for key, value in sums.items()}
 
 
 def _peers(held: Mapping[int, tuple[str, set[tuple[int, int]]]], node_id: str, pair: tuple[int, int]) -> tuple[int, ...]:

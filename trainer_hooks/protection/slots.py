@@ -102,7 +102,7 @@ class OwnSlots:
             tables_checksum=checksum(raw),
         )
         self._files[index].seal(header, raw)
-        return OpenSlot(self._files[index])
+        return OpenSlot(self._files[index], tables)
 
     def find_whole(self, state: StateId) -> "OpenSlot | None":
         """Returns the sealed slot of that state, every byte of it verified; one that fails is made unusable."""
@@ -153,13 +153,15 @@ class OwnSlots:
 class OpenSlot:
     """A sealed slot, read: the tables are verified when they are first asked for, each item whenever it is."""
 
-    def __init__(self, file: SlotFile) -> None:
+    def __init__(self, file: SlotFile, tables: Tables | None = None) -> None:
         header = file.header()
         if header is None:
             raise SnapshotError(f"{file.path.name} is torn")
         self.header = header
         self.raw_tables = file.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes]
         self.data = file.data(header)
+        if tables is not None:
+            self.tables = tables
 
     @cached_property
     def tables(self) -> Tables:

@@ -15,8 +15,9 @@ from torch._C._distributed_c10d import Store
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.vault.layout import checksum
-from deadpool.trainer_hooks.protection.commit import wait_for
+from deadpool.trainer_hooks.protection.commit import verdict_key
 from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.store_wait import wait_for
 
 _COMPARED = ("model/", "optimizer/")
 
@@ -70,7 +71,7 @@ class Verifier:
         try:
             self._store.set(names[self._rank], rows)  # type: ignore[arg-type]
             before, self._told_step = self._told_step, step
-            if not wait_for(self._store, names, self._cancelled, refusable=step):
+            if not wait_for(self._store, names, self._cancelled, or_refused=verdict_key(step)):
                 raise UnavailableError("the generation ended before all ranks had told what they hold")
             published = self._store.multi_get(names)
             self._store.delete_key(f"verify/{before}/{self._rank}")  # the others have read it, or they would not be here

@@ -21,6 +21,7 @@ from deadpool.proto.vault.layout import (
     SlotFile,
     Tables,
     checksum,
+    replica_of,
     reserve,
     slot_capacity,
     slot_path,
@@ -100,6 +101,27 @@ def test_unique_items_come_first_aligned_and_without_overlap(items: list[Item]) 
     assert layout.data_bytes >= end
 
 
+@given(ITEMS, st.data())
+def test_when_other_items_become_unique_no_data_moves_and_the_replica_is_what_they_are_one_after_the_other(
+    items: list[Item], draw: st.DataObject
+) -> None:
+    before = Layout.place({item.key: item for item in items}.values(), [(1,), (2, 3)])
+    peers = {item.key: draw.draw(st.sampled_from([(), (1,), (4, 5)])) for item in before.items}
+    layout = before.with_peers(peers)
+    assert [(item.key, item.offset) for item in layout.items] == [(item.key, item.offset) for item in before.items]
+    assert {item.key: layout.peer_sets[item.peers] if item.peers != UNIQUE else () for item in layout.items} == peers
+    replica = layout.of_replica()
+    data = bytes(index // ALIGN_BYTES % 251 for index in range(layout.data_bytes))
+    sent = b"".join(data[begin:end] for begin, end in layout.unique_runs())
+    assert len(sent) == layout.unique_bytes == replica.unique_bytes
+    for here, there in zip(layout.items, replica.items, strict=True):
+        assert (here.key, here.peers) == (there.key, there.peers)
+        if here.peers == UNIQUE:
+            assert sent[there.offset : there.offset + there.nbytes] == data[here.offset : here.offset + here.nbytes]
+        else:
+            assert there.offset >= replica.unique_bytes or not there.nbytes
+
+
 @given(ITEMS)
 def test_a_layout_survives_its_bytes(items: list[Item]) -> None:
     layout = Layout.place(items, [(1,), (2, 3)])
@@ -153,8 +175,8 @@ def test_an_empty_a_torn_and_a_half_written_slot_hold_nothing(file: SlotFile) ->
 
 
 def test_a_replica_s_header_is_the_snapshot_s_with_the_unique_part_only(file: SlotFile) -> None:
-    header, tables, data = slot()
-    replica = header.as_replica()
+    header, raw, data = slot()
+    replica, tables = replica_of(header, Tables.from_bytes(header, raw))
     write(file, replica, tables, data[: replica.data_bytes])
     found = file.header()
     assert found is not None

@@ -16,16 +16,20 @@ from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import PIN, SLOT_NAMES, UNIQUE, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.wire import Put
-from deadpool.trainer_hooks.checkpoints.agreement import Turn
+from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
+from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
-from deadpool.trainer_hooks.protection.peers import Peers, exchange
-from deadpool.trainer_hooks.protection.pipeline import Boundary, Counters, Protector
+from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.peers import Exchange
+from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
+from deadpool.trainer_hooks.protection.ports import Network
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots
+from deadpool.trainer_hooks.protection.snapshot import Local
 from deadpool.trainer_hooks.protection.state import TrainingState
-from deadpool.trainer_hooks.protection.verify import Verifier
+from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
 
 TOKEN = make_token()
 SLOT_BYTES = 1 << 20
@@ -63,35 +67,35 @@ class Rank:
         self.slots = OwnSlots(folder, rank, CpuEngine())
         self.cancelled, self.counters = threading.Event(), Counters()
         self.troubles: list[Exception] = []
-        self.refused: list[tuple[int, str]] = []
-        self.peers: Peers = {}
-        self.turn = Turn(store, 2, 0, lambda: True)
+        self.refusals: list[tuple[int, str]] = []
+        self.checkpoints = CheckpointAgreement(store, 2, 0, lambda: True)
         self.differing: list[tuple[int, tuple[int, ...]]] = []
         self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), TOKEN)
 
-        def compare(step: int, sums: dict[str, int]) -> Peers | None:
-            return exchange(store, step=step, rank=rank, world_size=2, node_id=f"node{rank}", sums=sums, cancelled=self.cancelled)
-
-        self.protector = Protector(
-            rank=rank,
-            generation=1,
-            slots=lambda: self.slots,
-            engine=CpuEngine(),
-            holders=[self.holder],
+        network = Network(
             board=CommitBoard(store, 2, self.cancelled),
-            exchange=compare,
-            schedule=Schedule(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every),
-            peers=self.peers,
-            commit_step=NO_STEP,
-            counters=self.counters,
-            cancelled=self.cancelled,
-            on_commit=lambda step: None,
-            on_refused=lambda step, reason: self.refused.append((step, reason)),
-            on_trouble=self.troubles.append,
-            turn=self.turn,
+            holders=[self.holder],
+            exchange=Exchange(store, rank=rank, world_size=2, node_id=f"node{rank}", cancelled=self.cancelled),
             verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
-            on_differing=lambda step, verdict, good_step: self.differing.append((step, verdict.ranks)),
+            checkpoints=self.checkpoints,
+            cancelled=self.cancelled,
         )
+        plan = ProtectionPlan(rank=rank, generation=1, commit_step=NO_STEP)
+        schedule = Schedule(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every)
+        self.local = Local(slots=lambda: self.slots, engine=CpuEngine(), peers={}, counters=self.counters)
+        self.protector = Protector(plan, schedule, self.local, network, self)
+
+    def committed(self, step: int) -> None:
+        pass
+
+    def refused(self, step: int, reason: str) -> None:
+        self.refusals.append((step, reason))
+
+    def differs(self, step: int, verdict: Verdict, good_step: int) -> None:
+        self.differing.append((step, verdict.ranks))
+
+    def failed(self, error: Exception) -> None:
+        self.troubles.append(error)
 
     def boundary(self, step: int) -> Boundary:
         held = self.state.held()
@@ -216,7 +220,7 @@ def test_what_a_holder_refuses_is_not_committed_and_the_newest_commit_stays_unti
     both(2)
     both(3)
     both(4)  # a pause: nobody tries
-    assert (first.refused, second.refused) == ([(2, "no room"), (2, ""), (3, "no room"), (3, "")], [(2, ""), (3, "")])
+    assert (first.refusals, second.refusals) == ([(2, "no room"), (2, ""), (3, "no room"), (3, "")], [(2, ""), (3, "")])
     assert all(1 in rank.steps_held() for rank in ranks)
     assert [rank.protector.commit_step for rank in ranks] == [1, 1]
     first.holder.full = ""
@@ -233,9 +237,9 @@ def test_a_slot_that_cannot_grow_is_refused_in_the_middle_of_an_exchange(ranks: 
         rank.protect(0)
     for rank in ranks:
         assert rank.protector.wait_done(0)
-    assert first.refused[0][0] == 0
-    assert "bytes more" in first.refused[0][1]
-    assert second.refused == [(0, "")]
+    assert first.refusals[0][0] == 0
+    assert "bytes more" in first.refusals[0][1]
+    assert second.refusals == [(0, "")]
     del first.model.big
     for rank in ranks:
         rank.protect(1)
@@ -254,7 +258,7 @@ def commit(ranks: list[Rank], step: int) -> None:
 def test_a_checkpoint_that_is_asked_for_is_of_the_next_state(ranks: list[Rank]) -> None:
     for step in range(4):
         commit(ranks, step)
-    ranks[0].turn.ask()
+    ranks[0].checkpoints.ask()
     commit(ranks, 4)
     assert [rank.kept() for rank in ranks] == [[4], [4]]
 
@@ -263,7 +267,7 @@ def test_a_checkpoint_that_is_asked_for_is_of_the_next_state(ranks: list[Rank]) 
 def test_where_ranks_compare_it_is_of_the_next_state_that_they_have_compared(ranks: list[Rank]) -> None:
     for step in range(4):
         commit(ranks, step)
-    ranks[0].turn.ask()
+    ranks[0].checkpoints.ask()
     with torch.no_grad():
         ranks[1].model.weight[0, 0] += 1
     commit(ranks, 4)

@@ -11,14 +11,14 @@ from torch import nn
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
-from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, checksum, reserve, slot_path
+from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, checksum, replica_of, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.wire import Put
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
-from deadpool.trainer_hooks.protection.pipeline import layout_of
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.restore import BadCopiesError, from_elsewhere
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
+from deadpool.trainer_hooks.protection.snapshot import layout_of
 from deadpool.trainer_hooks.protection.state import TrainingState, pack_meta
 
 TOKEN = make_token()
@@ -62,13 +62,13 @@ class Rank:
         return slots.seal(index, STATE, layout, meta, sums, data_offset)
 
     def replicate(self, slot: OpenSlot, holder: Endpoint) -> None:
-        client, header = VaultClient(holder, TOKEN), slot.header.as_replica()
+        client, (header, tables) = VaultClient(holder, TOKEN), replica_of(slot.header, slot.tables)
         client.reserve(self.rank, header.slot_bytes)
         put = Put(
             rank=self.rank, generation=STATE.generation, step=STATE.step, keep_step=NO_STEP, data_offset=header.data_offset,
             data_bytes=header.data_bytes, tables_bytes=header.tables_bytes, sender_generation=1,
         )  # fmt: skip
-        client.put(put, [slot.data[: header.data_bytes]], bytes(slot.raw_tables), header.to_page())
+        client.put(put, [slot.data[a:b] for a, b in slot.tables.layout.unique_runs()], tables, header.to_page())
         client.close()
 
 

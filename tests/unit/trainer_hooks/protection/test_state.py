@@ -13,10 +13,10 @@ from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault.layout import SLOT_NAMES, checksum, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
-from deadpool.trainer_hooks.protection.pipeline import layout_of
 from deadpool.trainer_hooks.protection.restore import from_own_slot
 from deadpool.trainer_hooks.protection.sizes import expected_growth
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
+from deadpool.trainer_hooks.protection.snapshot import layout_of
 from deadpool.trainer_hooks.protection.state import TrainingState, check_meta, pack_meta
 
 

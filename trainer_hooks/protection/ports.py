@@ -1,0 +1,125 @@
+"""What protection needs of others: the session of the process, to which it reports, and one generation's network."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from torch._C._distributed_c10d import Store
+
+from deadpool.proto.config import Keeping
+from deadpool.proto.messages import RankMessage, Role
+from deadpool.proto.vault.wire import Put
+from deadpool.trainer_hooks.protection.commit import Outcome
+from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.protection.verify import Verdict
+from deadpool.trainer_hooks.protocol import Member
+
+
+class StoreBoard(Protocol):
+    """Where the ranks say that they have a state safe, and learn that all have (commit.py). UnavailableError: store gone."""
+
+    def announce(self, step: int, *, checkpoint: bool = False) -> None: ...
+
+    def refuse(self, step: int) -> None: ...
+
+    def wait(self, step: int) -> Outcome | None: ...
+
+
+class ReplicaHolder(Protocol):
+    """A neighbour's vault (replicate.py). Errors are UnavailableError (out of reach) or SnapshotError (it refuses)."""
+
+    def reserve(self, rank: int, slot_bytes: int) -> None: ...
+
+    def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PeerExchange(Protocol):
+    """Who else holds these bytes (peers.py)."""
+
+    def peers(self, step: int, sums: Mapping[str, int]) -> Peers | None: ...
+
+
+class StateVerifier(Protocol):
+    """Whether what several ranks should hold is the same on all of them (verify.py)."""
+
+    def verdict(self, step: int, sums: Mapping[str, int], peers: Peers) -> Verdict | None: ...
+
+
+class CheckpointChoice(Protocol):
+    """Which states become persistent checkpoints (checkpoints/agreement.py)."""
+
+    def ask(self) -> None: ...
+
+    def before_commit(self) -> bool: ...
+
+    def has_come(self, step: int, *, asked: bool) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What connects a rank with the others of its generation. `cancelled`: set when the generation is over."""
+
+    board: StoreBoard
+    holders: Sequence[ReplicaHolder]
+    exchange: PeerExchange
+    verifier: StateVerifier | None = None
+    checkpoints: CheckpointChoice | None = None
+    cancelled: threading.Event
+
+
+class ProtectionEvents(Protocol):
+    """What comes of the states of one generation, said by its protect thread."""
+
+    def committed(self, step: int) -> None: ...
+
+    def refused(self, step: int, reason: str) -> None:
+        """S_step will not be committed: because of this rank for that reason, or "" because of some rank."""
+
+    def differs(self, step: int, verdict: Verdict, good_step: int) -> None:
+        """Holders of the same item hold other bytes; `good_step`: where all go back to, NO_STEP when they do not."""
+
+    def failed(self, error: Exception) -> None:
+        """The generation cannot go on: something that protection needs of it is gone."""
+
+
+class ProtectionControl(Protocol):
+    """What the session asks of the protection, on any thread. All but `close` are called with the session's lock held."""
+
+    def checkpoint_asked(self) -> None: ...
+
+    def generation_over(self) -> None:
+        """Called right after `cancelled` is set."""
+
+    def close(self) -> None:
+        """At exit: ends the protect thread, which must not be inside torch when the interpreter goes down."""
+
+
+class ProtectedProcess(Protocol):
+    """The process as a member of the job (session.py). `changed` guards `member`."""
+
+    token: str
+    vault_dir: Path
+    node_id: str
+    keeping: Keeping
+    changed: threading.Condition
+    member: Member
+    role: Role
+    rank: int
+    world_size: int
+    cancelled: threading.Event
+
+    def attach(self, protection: ProtectionControl) -> None: ...
+
+    def connect_store(self, host: str, port: int) -> Store: ...
+
+    def reserve(self, snapshot_bytes: int, replica_bytes: int) -> None: ...
+
+    def refuse(self, reason: str) -> NoReturn: ...
+
+    def send(self, message: RankMessage) -> None: ...
+
+    def trouble(self, generation: int, error: Exception) -> None: ...
