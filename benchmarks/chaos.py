@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from benchmarks import machine
 from benchmarks.launched import Launched
 from benchmarks.systems import SCRIPT
-from deadpool.cli.commands import client
+from deadpool.cli import client
 from deadpool.host.errors import DeadpoolError
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus

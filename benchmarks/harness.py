@@ -15,7 +15,7 @@ from benchmarks import systems
 from benchmarks.launched import Launched
 from benchmarks.systems import RANKS, RANKS_PER_NODE, VICTIM_NODE, VICTIM_RANK, Part, Training
 from benchmarks.watch import LossWatch, losses, measure_outage, step_times
-from deadpool.cli.commands import client
+from deadpool.cli import client
 from deadpool.host.errors import DeadpoolError
 from deadpool.proto.messages.status import JobStatus
 

@@ -46,7 +46,8 @@ def commands() -> None:
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
 def status(job_id: str | None, as_text: bool, watch: bool) -> None:
     """Show phase, generation, step, nodes, ranks, spares and the last recoveries."""
-    from deadpool.cli.commands import client, tables
+    from deadpool.cli import client
+    from deadpool.cli.commands import tables
 
     with client.connected(find_job(job_id), to_the_end=watch) as job:
         if as_text:
@@ -77,7 +78,8 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
     """Show every change so far, one a line."""
     from rich.console import Console
 
-    from deadpool.cli.commands import client, tables
+    from deadpool.cli import client
+    from deadpool.cli.commands import tables
 
     console = Console(soft_wrap=True)
     with client.connected(find_job(job_id), to_the_end=follow) as job:
@@ -135,7 +137,7 @@ _KINDS = "\n".join(f"  {kind:<22}{fault.does}" for kind, fault in FAULTS.items()
 @job_option
 def inject(kind: str, target: int | None, step: int | None, job_id: str | None) -> None:
     """Inject a failure: KIND, and its TARGET: a rank, or a node's launch index."""
-    from deadpool.cli.commands import client
+    from deadpool.cli import client
 
     if target is None:
         if FAULTS[kind].target is not Target.NONE:
@@ -156,7 +158,7 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
 
     NODE is a name as `deadpool status` shows it, or a launch index. Without a spare nothing changes.
     """
-    from deadpool.cli.commands import client
+    from deadpool.cli import client
     from deadpool.cli.commands.drain import drain_node
 
     with client.connected(find_job(job_id)) as job:
@@ -194,7 +196,8 @@ def doctor(
 
     It looks at this machine, at --hosts, and with --job at the nodes of a running job.
     """
-    from deadpool.cli.commands import client, tables
+    from deadpool.cli import client
+    from deadpool.cli.commands import tables
     from deadpool.cli.doctor import checks, command
 
     unique = plan["state_size"] if plan["unique_size"] is None else plan["unique_size"]
@@ -229,7 +232,7 @@ def doctor(
 @click.option("--reason", default="deadpool stop", show_default=True, help="For the events and logs.")
 def stop(job_id: str | None, reason: str) -> None:
     """End the job and wait until nothing of it is left."""
-    from deadpool.cli.commands import client
+    from deadpool.cli import client
 
     folder = find_job(job_id)
     with client.connected(folder) as job:

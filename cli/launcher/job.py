@@ -38,15 +38,15 @@ _POLL_S = 0.2  # how often the events file is looked at; everything else wakes t
 class Nodes(Protocol):
     """How the job's nodes are started and ended. Whatever is started for them is among the launcher's `children`.
 
-    `host`: the address at which they reach a supervisor on this machine, "" when they are on it. `apart`: they are on other
-    machines, and find the job in the folder that all share. `linger_s`: told to end, they need so long to be gone.
+    `host`: the address at which they reach a supervisor on this machine, "" when they are on it. `shares_folder`: they
+    are on other machines, and find the job in the folder that all share. `linger_s`: told to end, they need so long to be gone.
     """
 
     @property
     def host(self) -> str: ...
 
     @property
-    def apart(self) -> bool: ...
+    def shares_folder(self) -> bool: ...
 
     @property
     def linger_s(self) -> float: ...
@@ -58,29 +58,29 @@ class Nodes(Protocol):
         """Starts all. `for_agents`: further arguments of theirs."""
 
     def fds(self) -> list[int]:
-        """Returns what `readable` is to be called for."""
+        """Returns what `on_readable` is to be called for."""
 
-    def readable(self) -> None: ...
+    def on_readable(self) -> None: ...
 
-    def left(self) -> bool:
+    def any_left(self) -> bool:
         """Returns whether there are any, as far as the launcher can know."""
 
-    def ended(self, name: str, exit_code: int) -> None:
+    def on_child_ended(self, name: str, exit_code: int) -> None:
         """One of the children has ended and is reaped."""
 
-    def buried(self) -> None:
+    def on_remains_gone(self) -> None:
         """Called after each death, once nothing that it left runs any more."""
 
-    def heard(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: dict[str, Any]) -> None:
         """An event of the job, a line of events.jsonl."""
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         """Called every now and then."""
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         """Tells them to stop the job: no supervisor is there to be told."""
 
-    def wake(self) -> None:
+    def prepare_end(self) -> None:
         """Called before all children are told to end."""
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class LaunchedJob:
         """Starts the supervisor and the agents, which wait for one that listens: all start at the same time."""
         folder = journal_folder(self._config)
         clear_journal(folder)
-        if self._nodes.apart:
+        if self._nodes.shares_folder:
             share(self._folder, folder)
         for_agents: list[str] = []
         if self._config.journal:
@@ -178,7 +178,7 @@ class LaunchedJob:
             if stop_by is not None and now > stop_by:
                 self._patient = False
                 return
-            if self._restart_s is not None or (self._nodes.left() and not self._forsaken(now)):
+            if self._restart_s is not None or (self._nodes.any_left() and not self._all_gone(now)):
                 alone_until = None
             elif alone_until is None:
                 alone_until = self._alone_until_s(now)
@@ -194,7 +194,7 @@ class LaunchedJob:
                 self._tell_supervisor()
         self._report()
 
-    def _forsaken(self, now_s: float) -> bool:
+    def _all_gone(self, now_s: float) -> bool:
         """Returns whether all nodes are gone, the supervisor among them, so that no event says it: none is a child of ours, and
         nothing has listened for so long that another node would have taken over.
         """
@@ -212,7 +212,7 @@ class LaunchedJob:
     def _tell_supervisor(self) -> None:
         """To stop the job. Where a node hosts it, the nodes know where it is."""
         if self._config.journal:
-            self._nodes.stop()
+            self._nodes.ask_to_stop()
             return
         listens = (self._folder / "endpoint.json").exists()  # before, it has no ranks to pass a signal on to, and only dies of it
         self._children.signal(SUPERVISOR, self._signals[0] if self._signals and listens else signal.SIGTERM)
@@ -242,12 +242,12 @@ class LaunchedJob:
         deadline_s = time.monotonic() + self._nodes.linger_s
         while self._patient and self._children.started and time.monotonic() < deadline_s and self._exit_code is not None:
             self._wait(_POLL_S)
-        self._nodes.wake()
+        self._nodes.prepare_end()
         if self._patient:
             self._end(signal.SIGTERM, self._config.end_timeout_s + _MARGIN_S)
         self._end(signal.SIGKILL, _START_TIMEOUT_S)
         self._nodes.close()
-        if self._nodes.apart:
+        if self._nodes.shares_folder:
             unshare(journal_folder(self._config))
 
     def _end(self, signal_number: int, timeout_s: float) -> None:
@@ -266,7 +266,7 @@ class LaunchedJob:
         fds = self._nodes.fds()
         readable = select.select([self._wake_fd, *fds], [], [], timeout_s)[0]
         if any(fd in readable for fd in fds):
-            self._nodes.readable()
+            self._nodes.on_readable()
         if self._wake_fd not in readable:
             return
         numbers = os.read(self._wake_fd, 4096)
@@ -278,11 +278,11 @@ class LaunchedJob:
             for name, exit_code in self._children.reap():
                 self._ended(name, exit_code)
             if not self._children.kill_orphans():
-                self._nodes.buried()
+                self._nodes.on_remains_gone()
 
     def _ended(self, name: str, exit_code: int) -> None:
         if name != SUPERVISOR:
-            self._nodes.ended(name, exit_code)
+            self._nodes.on_child_ended(name, exit_code)
             if exit_code == _USAGE:  # it has said why
                 self._verdict = _USAGE
             return
@@ -298,10 +298,10 @@ class LaunchedJob:
 
     def _report(self) -> None:
         for event in self._progress.new_events():
-            self._nodes.heard(event)
+            self._nodes.on_event(event)
             if (line := describe(event)) and not (self._signals and event["event"] == "job_ended"):  # its own signal it has said
                 self._say(line)
-        self._nodes.turn()
+        self._nodes.poll()
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:

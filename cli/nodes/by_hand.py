@@ -1,7 +1,8 @@
 """Jobs over several machines that are started by hand: this machine's node, beside the supervisor or alone.
 
-The launcher on the machine that the endpoint names is a job's launcher like any other (job.py), with one node of its own; nodes
-come and go elsewhere, and the supervisor's events tell of them. On every other machine the launcher is a node (node.py).
+The launcher on the machine that the endpoint names is a job's launcher like any other (launcher/job.py), with one node of
+its own; nodes come and go elsewhere, and the supervisor's events say so. On every other machine the launcher is
+a node (wrapper.py).
 """
 
 import json
@@ -15,13 +16,13 @@ from typing import Any
 
 import grpc
 
-from deadpool.cli.commands import client
+from deadpool.cli import client
 from deadpool.cli.launcher.children import Children, module_command, vault_folder
-from deadpool.cli.launcher.job import LaunchedJob
-from deadpool.cli.launcher.job_dirs import job_folder, log_folder
-from deadpool.cli.nodes.rendezvous import TOKEN_VARIABLE, Meeting, node_name, secret_path, shared_secret, token_of
-from deadpool.cli.nodes.seen import NodesSeen
+from deadpool.cli.nodes.job_token import TOKEN_VARIABLE, secret_path, shared_secret, token_of
+from deadpool.cli.nodes.live_nodes import LiveNodes
+from deadpool.cli.nodes.rendezvous import endpoint_of, node_name, own_host
 from deadpool.cli.nodes.wrapper import live
+from deadpool.cli.plan.plan import LaunchPlan, Rendezvous
 from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.host.ports import why_taken
 from deadpool.proto.config import JobConfig
@@ -35,61 +36,73 @@ _SAY_S = 5.0
 LINGER_S = 5.0
 
 
-class HereNodes:
+class OwnNode:
     """The one node of this machine, beside the supervisor. `folder`: the job's. `host`: where this machine is reached."""
 
     linger_s = LINGER_S
 
-    def __init__(self, config: JobConfig, folder: Path, children: Children, *, node_id: str, index: int, host: str) -> None:
-        self._config, self._folder, self._children = config, folder, children
-        self._node_id, self._index, self._host = node_id, index, host
-        self._seen = NodesSeen()
+    def __init__(
+        self,
+        config: JobConfig,
+        folder: Path,
+        children: Children,
+        rendezvous: Rendezvous,
+        *,
+        node_id: str,
+        host: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._folder, self._children, self._say = config, folder, children, say
+        self._rendezvous, self._node_id, self._host = rendezvous, node_id, host
+        self._live = LiveNodes()
 
     @property
     def host(self) -> str:
         return self._host
 
     @property
-    def apart(self) -> bool:
+    def shares_folder(self) -> bool:
         return bool(self._config.journal)
 
     def open(self) -> None:
-        pass
+        check_free(self._host, self._rendezvous)
+        self._say(f"the job's machines meet at {self._rendezvous.given} ({self._host}); this one is {self._node_id}")
 
     def start(self, for_agents: Sequence[str]) -> None:
-        own = ["--job-dir", str(self._folder), "--with-parent", "--node-id", self._node_id, "--hint", str(self._index)]
+        index = str(self._rendezvous.index)
+        own = ["--job-dir", str(self._folder), "--with-parent", "--node-id", self._node_id, "--hint", index]
         self._children.start(self._node_id, [*module_command("deadpool.agent.main"), *own, "--host", self._host, *for_agents])
 
     def fds(self) -> list[int]:
         return []
 
-    def readable(self) -> None:
+    def on_readable(self) -> None:
         pass
 
-    def left(self) -> bool:
-        return bool(self._seen.live) or self._children.pid(self._node_id) is not None
+    def any_left(self) -> bool:
+        return bool(self._live.now) or self._children.pid(self._node_id) is not None
 
-    def ended(self, name: str, exit_code: int) -> None:
+    def on_child_ended(self, name: str, exit_code: int) -> None:
         pass
 
-    def buried(self) -> None:
+    def on_remains_gone(self) -> None:
         if self._children.pid(self._node_id) is None:
             self._remove_vault()
 
-    def heard(self, event: dict[str, Any]) -> None:
-        self._seen.heard(event)
+    def on_event(self, event: dict[str, Any]) -> None:
+        self._live.note(event)
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         pass
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         try:
             with client.connected(journal_folder(self._config)) as job:
                 job.stop("the launcher was told to stop")
         except DeadpoolError:
             self._children.signal(self._node_id, signal.SIGTERM)
 
-    def wake(self) -> None:
+    def prepare_end(self) -> None:
         pass
 
     def close(self) -> None:
@@ -101,59 +114,75 @@ class HereNodes:
             shutil.rmtree(folder)
 
 
-def join(
+def own_node(
     config: JobConfig,
-    meeting: Meeting,
-    token: str,
+    folder: Path,
+    children: Children,
+    rendezvous: Rendezvous,
     *,
-    node_id: str,
     interface: str | None,
-    own: Sequence[str],
     say: Callable[[str], None],
-) -> int:
-    """Runs this machine's node in the job that is started elsewhere; returns the job's exit code, or how the node ended.
+) -> OwnNode:
+    """Returns this machine's node of a job whose supervisor is here."""
+    host = own_host(rendezvous, interface)
+    return OwnNode(config, folder, children, rendezvous, node_id=node_name(), host=host, say=say)
 
-    `own`: further arguments for a supervisor, should this node start one (--journal).
+
+def token_for(config: JobConfig) -> str:
+    """Returns the job's token, which all its machines know."""
+    return token_of(shared_secret(), config.job_id)
+
+
+def belongs_elsewhere(config: JobConfig, rendezvous: Rendezvous, token: str) -> bool:
+    """Returns whether this machine's node joins a job whose supervisor is started elsewhere, or here by another launcher.
+
+    The latter for a second node of this machine, or when it has come back.
     """
-    host = meeting.own_host(interface)
-    job, token = find(config, meeting, token, say)
-    say(f"job {job.job_id} at {meeting.given}: this machine is {node_id} at {host}")
-    options = ["--ends-as-job", "--node-id", node_id, "--hint", str(meeting.index), "--host", host]
+    return not rendezvous.here or running(config, rendezvous, token) is not None
+
+
+def join(plan: LaunchPlan, rendezvous: Rendezvous, token: str, say: Callable[[str], None]) -> int:
+    """Runs this machine's node in the job that is started elsewhere; returns the job's exit code, or how the node ended."""
+    config, node_id, host = plan.config, node_name(), own_host(rendezvous, plan.interface)
+    job, token = find(config, rendezvous, token, say)
+    say(f"job {job.job_id} at {rendezvous.given}: this machine is {node_id} at {host}")
+    options = ["--ends-as-job", "--node-id", node_id, "--hint", str(rendezvous.index), "--host", host]
     if config.journal:
         shared = str(journal_folder(config))
-        options += ["--shared", shared, "--journal", shared, "--for-supervisor", json.dumps(list(own))]
+        for_supervisor = json.dumps(["--port", str(rendezvous.port), *plan.for_supervisor])  # should this node start one
+        options += ["--shared", shared, "--journal", shared, "--for-supervisor", for_supervisor]
     else:
-        options += ["--job", job.job_id, "--supervisor", meeting.endpoint]
+        options += ["--job", job.job_id, "--supervisor", endpoint_of(rendezvous)]
         os.environ[TOKEN_VARIABLE] = token  # for the agent, which takes it out of its ranks' sight
     exit_code = live(job.job_id, node_id, options)
     say(f"job {job.job_id}: {'done' if exit_code == 0 else f'ended with exit code {exit_code}'} on this machine")
     return exit_code
 
 
-def find(config: JobConfig, meeting: Meeting, token: str, say: Callable[[str], None]) -> tuple[JobStatus, str]:
+def find(config: JobConfig, rendezvous: Rendezvous, token: str, say: Callable[[str], None]) -> tuple[JobStatus, str]:
     """Waits for a supervisor; returns what it says of the job, and its token. ConfigError when none comes, or another's."""
     began_s = time.monotonic()
     said = False
     while True:
-        found = running(config, meeting, token)
+        found = running(config, rendezvous, token)
         if found is not None:
             return found
         waited_s = time.monotonic() - began_s
-        if waited_s > meeting.join_timeout_s:
+        if waited_s > rendezvous.join_timeout_s:
             raise ConfigError(
-                f"{meeting.given}: no supervisor answers after {waited_s:.0f} s; is the same command running on that machine, "
+                f"{rendezvous.given}: no supervisor answers after {waited_s:.0f} s; is the same command running on that machine, "
                 "and can this one reach it? (--rdzv-conf join_timeout=SECONDS waits longer)"
             )
         if waited_s > _SAY_S and not said:
             said = True
-            say(f"waiting for the supervisor at {meeting.given}")
+            say(f"waiting for the supervisor at {rendezvous.given}")
         time.sleep(_POLL_S)
 
 
-def running(config: JobConfig, meeting: Meeting, token: str) -> tuple[JobStatus, str] | None:
+def running(config: JobConfig, rendezvous: Rendezvous, token: str) -> tuple[JobStatus, str] | None:
     """Returns (status, token) of the job that runs there, None when no supervisor answers; ConfigError when it is another's."""
     if not config.journal:
-        status = ask(meeting.endpoint, token, meeting.given)
+        status = ask(endpoint_of(rendezvous), token, rendezvous.given)
         return None if status is None else (status, token)
     folder = journal_folder(config)
     try:
@@ -186,24 +215,7 @@ def ask(endpoint: str, token: str, name: str) -> JobStatus | None:
     return None
 
 
-def run(config: JobConfig, meeting: Meeting, own: Sequence[str], *, interface: str | None, say: Callable[[str], None]) -> int:
-    """Runs this machine's part of the job; returns the job's exit code. `own`: further arguments for its supervisor."""
-    token = token_of(shared_secret(), config.job_id)
-    node_id, own = node_name(), ["--port", str(meeting.port), *own]
-    if not meeting.here or running(config, meeting, token) is not None:  # a second node of this machine, or it has come back
-        return join(config, meeting, token, node_id=node_id, interface=interface, own=own, say=say)
-    host = meeting.own_host(interface)
-    check_free(host, meeting)
-    children = Children()
-    with log_folder(Path(config.log_dir)), job_folder(config, token) as folder:
-        say(f"job {config.job_id}: {config.nnodes} nodes meet at {meeting.given} ({host}); this machine is {node_id}")
-        nodes = HereNodes(config, folder, children, node_id=node_id, index=meeting.index, host=host)
-        exit_code = LaunchedJob(config, folder, say, own, nodes, children).run()
-    say(f"job {config.job_id}: {'done' if exit_code == 0 else f'ended with exit code {exit_code}'}")
-    return exit_code
-
-
-def check_free(host: str, meeting: Meeting) -> None:
+def check_free(host: str, rendezvous: Rendezvous) -> None:
     """Raises ConfigError when the supervisor could not listen there."""
-    if reason := why_taken(host, meeting.port):
-        raise ConfigError(f"{meeting.given}: cannot listen there ({reason}): choose another port")
+    if reason := why_taken(host, rendezvous.port):
+        raise ConfigError(f"{rendezvous.given}: cannot listen there ({reason}): choose another port")

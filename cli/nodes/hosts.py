@@ -16,13 +16,12 @@ from typing import Any
 
 from deadpool.cli.launcher.children import SUPERVISOR, Children, module_command
 from deadpool.cli.nodes.by_hand import LINGER_S
-from deadpool.cli.nodes.rendezvous import TOKEN_VARIABLE
-from deadpool.cli.nodes.seen import NodesSeen
+from deadpool.cli.nodes.job_token import TOKEN_VARIABLE
+from deadpool.cli.nodes.live_nodes import LiveNodes
 from deadpool.cli.nodes.ssh import SSH_FAILED, output_of, ssh_command
 from deadpool.cli.nodes.wrapper import live
 from deadpool.host.addresses import interface_address, join_host_port, own_address
 from deadpool.host.errors import ConfigError, DeadpoolError
-from deadpool.host.ports import free_port
 from deadpool.proto.config import JobConfig
 
 _CHECK_S = 60.0
@@ -47,7 +46,7 @@ _NOT_PASSED_ON_LIKE = ("DBUS_", "SSH_", "XDG_", "DEADPOOL_")
 class HostNodes:
     """A child, ssh, for each host; the nodes have the hosts' names. `port`: the supervisor's, on this machine."""
 
-    apart = False
+    shares_folder = False
     linger_s = LINGER_S
 
     def __init__(
@@ -65,7 +64,7 @@ class HostNodes:
         self._config, self._children, self._token, self._say = config, children, token, say
         self._hosts = {node_name_of(host): host for host in hosts}
         self._host, self._port, self._interface = host, port, interface
-        self._seen = NodesSeen()
+        self._live = LiveNodes()
         self._stdins: list[int] = []
 
     @property
@@ -105,31 +104,31 @@ class HostNodes:
     def fds(self) -> list[int]:
         return []
 
-    def readable(self) -> None:
+    def on_readable(self) -> None:
         pass
 
-    def left(self) -> bool:
-        return bool(self._seen.live) or any(name != SUPERVISOR for name in self._children.started.values())
+    def any_left(self) -> bool:
+        return bool(self._live.now) or any(name != SUPERVISOR for name in self._children.started.values())
 
-    def ended(self, name: str, exit_code: int) -> None:
+    def on_child_ended(self, name: str, exit_code: int) -> None:
         if exit_code == SSH_FAILED:
-            if name not in self._seen.ever:
+            if name not in self._live.ever:
                 raise ConfigError(f"--hosts: {self._hosts[name]} cannot be reached by ssh any more")
             self._say(f"the connection to {self._hosts[name]} has ended")
 
-    def buried(self) -> None:
+    def on_remains_gone(self) -> None:
         pass
 
-    def heard(self, event: dict[str, Any]) -> None:
-        self._seen.heard(event)
+    def on_event(self, event: dict[str, Any]) -> None:
+        self._live.note(event)
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         pass
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         self._let_go()
 
-    def wake(self) -> None:
+    def prepare_end(self) -> None:
         self._let_go()
 
     def close(self) -> None:
@@ -141,10 +140,9 @@ class HostNodes:
             os.close(self._stdins.pop())
 
 
-def launcher_host(hosts: Sequence[str], interface: str | None) -> tuple[str, int]:
-    """Returns this machine's address as the hosts see it, and a port there that is free now."""
-    host = interface_address(interface) if interface else own_address(hosts[0].rpartition("@")[2])
-    return host, free_port(host)
+def launcher_address(hosts: Sequence[str], interface: str | None) -> str:
+    """Returns this machine's address as the hosts see it."""
+    return interface_address(interface) if interface else own_address(hosts[0].rpartition("@")[2])
 
 
 def node_name_of(host: str) -> str:

@@ -1,60 +1,39 @@
-"""Where the machines of a job that is started by hand on each of them meet, and how they know each other.
+"""Where the machines of a job that is started by hand on each of them meet.
 
 All are given one endpoint, as for torchrun. The machine whose address it is runs the supervisor there; the others ask it until it
-answers. The job's token is made of a secret that all have and of the job's name, so it is never sent and differs for each job.
+answers.
 """
 
-import hmac
 import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from deadpool.cli.plan.plan import JOIN_TIMEOUT_S, Rendezvous
 from deadpool.host.addresses import interface_address, is_local, join_host_port, outward_address, own_address, split_host_port
 from deadpool.host.errors import ConfigError
-from deadpool.proto.secret import make_token, read_private, write_private
 
-TOKEN_VARIABLE = "DEADPOOL_TOKEN"
-JOIN_TIMEOUT_S = 600.0  # torchrun's
 _DEFAULT_PORT = 29400  # torchrun's
 _STATIC_PORT = 29500  # torchrun's, for --master-addr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
-    """`given`: as the command line has it. `address`: a number. `here`: it is this machine's. `index`: of this node, -1: any.
-    `local`: the address that this machine is to publish, "" for what suits.
-
-    `join_timeout_s`: for a supervisor to answer there.
-    """
-
-    given: str
-    address: str
-    port: int
-    here: bool
-    index: int = -1
-    local: str = ""
-    join_timeout_s: float = JOIN_TIMEOUT_S
-
-    @property
-    def endpoint(self) -> str:
-        return join_host_port(self.address, self.port)
-
-    def own_host(self, interface: str | None) -> str:
-        """Returns the address that this machine publishes: where it listens."""
-        if interface is not None:
-            return interface_address(interface)
-        if self.local:
-            return self.local
-        return self.address if self.here else own_address(self.address)
+def endpoint_of(rendezvous: Rendezvous) -> str:
+    return join_host_port(rendezvous.address, rendezvous.port)
 
 
-def meeting_of(given: Mapping[str, Any], interface: str | None) -> Meeting | None:
+def own_host(rendezvous: Rendezvous, interface: str | None) -> str:
+    """Returns the address that this machine publishes: where it listens."""
+    if interface is not None:
+        return interface_address(interface)
+    if rendezvous.local:
+        return rendezvous.local
+    return rendezvous.address if rendezvous.here else own_address(rendezvous.address)
+
+
+def rendezvous_of(given: Mapping[str, Any], interface: str | None) -> Rendezvous | None:
     """Returns where the machines meet, None when nothing says so; ConfigError when it cannot be used.
 
     `given`: torchrun's options. Those of its static rendezvous say the same in other words.
@@ -74,7 +53,7 @@ def meeting_of(given: Mapping[str, Any], interface: str | None) -> Meeting | Non
     local = resolve("--local-addr", str(given["local-addr"]))[0] if "local-addr" in given else ""
     if here and (interface is not None or local):
         address = interface_address(interface) if interface is not None else local
-    return Meeting(
+    return Rendezvous(
         given=text,
         address=address,
         port=port,
@@ -112,43 +91,6 @@ def _join_timeout_s(conf: str) -> float:
         return float(settings.get("join_timeout", JOIN_TIMEOUT_S))
     except ValueError as error:
         raise ConfigError(f"--rdzv-conf {conf}: join_timeout is a number of seconds") from error
-
-
-# ---------------------------------------------------------------- the secret
-
-
-def shared_secret() -> str:
-    """Returns what all machines of the job know: $DEADPOOL_TOKEN, else the text of ~/.deadpool/token, which is made if need be.
-
-    ConfigError when others can read the file, or there can be none.
-    """
-    given = os.environ.get(TOKEN_VARIABLE, "")
-    if given:
-        return given
-    path = secret_path()
-    try:
-        if not path.exists():
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            fresh = path.with_name(f"token.{socket.gethostname()}.{os.getpid()}")
-            write_private(fresh, make_token())
-            try:
-                os.link(fresh, path)  # of several machines with this folder the first one wins
-            except FileExistsError:
-                pass
-            finally:
-                fresh.unlink()
-        return read_private(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; set ${TOKEN_VARIABLE} to one secret on all machines") from error
-
-
-def secret_path() -> Path:
-    return Path("~/.deadpool/token").expanduser()
-
-
-def token_of(secret: str, job_id: str) -> str:
-    """Returns the job's token."""
-    return hmac.new(secret.encode(), f"deadpool job {job_id}".encode(), "sha256").hexdigest()
 
 
 def node_name() -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.cli.launcher.children import Children, module_command
-from deadpool.cli.nodes.seen import NodesSeen
+from deadpool.cli.nodes.live_nodes import LiveNodes
 from deadpool.deploy.slurm.allocation import (
     Allocation,
     NodeState,
@@ -29,7 +29,7 @@ from deadpool.deploy.slurm.allocation import (
     task_epilog,
 )
 from deadpool.host.addresses import interface_address, outward_address, own_address
-from deadpool.host.errors import DeadpoolError
+from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.proto.config import JobConfig
 from deadpool.proto.terms import journal_folder
 
@@ -42,7 +42,7 @@ LINGER_S = 5.0
 class AllocationNodes:
     """`folder`: the job's on this machine. The nodes have Slurm's names."""
 
-    apart = True
+    shares_folder = True
     linger_s = LINGER_S
 
     def __init__(
@@ -60,8 +60,8 @@ class AllocationNodes:
         self._allocation, self._interface = allocation, interface
         self._nodes = allocation.nodes[: config.nnodes + config.spares]
         self._host = ""
-        self._seen = NodesSeen()
-        self._words = Words(poll_s)
+        self._live = LiveNodes()
+        self._states = StateChanges(poll_s)
         self._told: set[str] = set()
 
     @property
@@ -69,7 +69,7 @@ class AllocationNodes:
         return self._host
 
     def open(self) -> None:
-        check_gpus(self._allocation, _ask(job_command(self._allocation)))
+        check_gpus(self._allocation, _of_allocation(self._allocation))
         self._host = interface_address(self._interface) if self._interface else _address(self._nodes)
 
     def start(self, for_agents: Sequence[str]) -> None:
@@ -88,34 +88,34 @@ class AllocationNodes:
     def fds(self) -> list[int]:
         return []
 
-    def readable(self) -> None:
+    def on_readable(self) -> None:
         pass
 
-    def left(self) -> bool:
-        return self._children.pid(_SRUN) is not None or bool(self._seen.live)
+    def any_left(self) -> bool:
+        return self._children.pid(_SRUN) is not None or bool(self._live.now)
 
-    def ended(self, name: str, exit_code: int) -> None:
+    def on_child_ended(self, name: str, exit_code: int) -> None:
         if name == _WATCH:
             if exit_code == 0:
-                self._pass_on(self._words.changes((self._folder / _WATCH).read_text()))
-        elif not self._seen.over:
-            left = len(self._seen.live)
+                self._pass_on(self._states.changes((self._folder / _WATCH).read_text()))
+        elif not self._live.over:
+            left = len(self._live.now)
             self._say(f"srun has ended with {exit_code}" + (f"; nodes that live on: {left}" if left else ""))
 
-    def buried(self) -> None:
+    def on_remains_gone(self) -> None:
         pass
 
-    def heard(self, event: dict[str, Any]) -> None:
-        self._seen.heard(event)
+    def on_event(self, event: dict[str, Any]) -> None:
+        self._live.note(event)
 
-    def turn(self) -> None:
-        if self._words.due(time.monotonic()) and self._children.pid(_WATCH) is None:
+    def poll(self) -> None:
+        if self._states.due(time.monotonic()) and self._children.pid(_WATCH) is None:
             fd = os.open(self._folder / _WATCH, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             self._children.start(_WATCH, nodes_command(self._nodes), lambda: _print_to(fd))
             os.close(fd)
 
-    def stop(self) -> None:
-        from deadpool.cli.commands import client
+    def ask_to_stop(self) -> None:
+        from deadpool.cli import client
 
         try:
             with client.connected(journal_folder(self._config)) as job:
@@ -124,7 +124,7 @@ class AllocationNodes:
             self._say(f"{error}: the nodes are told to end")
             self._children.signal(_SRUN, signal.SIGTERM)
 
-    def wake(self) -> None:
+    def prepare_end(self) -> None:
         """Nodes that were told to end have ended by now; for those that are gone, srun would wait for long."""
         self._children.signal(_SRUN, signal.SIGKILL)
         self._children.signal(_WATCH, signal.SIGKILL)
@@ -136,10 +136,10 @@ class AllocationNodes:
 
     def _pass_on(self, changes: dict[str, NodeState]) -> None:
         """Tells the supervisor. What it refuses, because no spare is there, say, is tried again after the next answer."""
-        from deadpool.cli.commands import client
+        from deadpool.cli import client
 
         for node, state in changes.items():
-            if node not in self._seen.live:
+            if node not in self._live.now:
                 continue
             word = f"Slurm says that {node} is {state.text}{f' ({state.reason})' if state.reason else ''}"
             try:
@@ -148,7 +148,7 @@ class AllocationNodes:
                         job.give_up(node, word)
                     else:
                         job.drain(node, word, undo=not state.drains)
-                self._words.passed_on(node, state)
+                self._states.passed_on(node, state)
             except DeadpoolError as error:
                 word += f"; {error}"
             if word not in self._told:
@@ -163,8 +163,8 @@ def _what(state: NodeState) -> str:
     return "down" if state.down else "drains" if state.drains else ""
 
 
-class Words:
-    """What Slurm has said of the nodes, and when it is to be asked again. Only changes count. Pure, but for the file."""
+class StateChanges:
+    """What Slurm has said of the nodes, and when it is to be asked again. Only changes count. Pure."""
 
     def __init__(self, poll_s: float) -> None:
         self._poll_s = poll_s
@@ -203,6 +203,22 @@ def _address(nodes: Sequence[str]) -> str:
 
 def _print_to(fd: int) -> None:
     os.dup2(fd, 1)
+
+
+def _of_allocation(allocation: Allocation) -> str:
+    """Returns what Slurm says of the allocation, "" when nobody knows. ConfigError when Slurm says that there is none."""
+    command = job_command(allocation)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    words = done.stderr.strip().splitlines()
+    if done.returncode != 0 and words:
+        raise ConfigError(
+            f"SLURM_JOB_ID={allocation.job_id}: Slurm does not know this allocation ({words[-1].strip()}); outside of one, unset "
+            "SLURM_JOB_ID, or use --standalone"
+        )
+    return done.stdout
 
 
 def _ask(command: list[str]) -> str:

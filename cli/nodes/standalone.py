@@ -19,7 +19,7 @@ from deadpool.proto.config import JobConfig
 class StandaloneNodes:
     """`folder`: the job's. The nodes are node0, node1...; an agent is a child of that name."""
 
-    apart = False
+    shares_folder = False
     linger_s = 0.0
 
     def __init__(self, config: JobConfig, folder: Path, children: Children) -> None:
@@ -54,7 +54,7 @@ class StandaloneNodes:
     def fds(self) -> list[int]:
         return [] if self._warm is None else [self._warm.fd]
 
-    def readable(self) -> None:
+    def on_readable(self) -> None:
         """Agents that were forked are children like others; those that could not be are started in the ordinary way."""
         warm = self._warm
         if warm is None:
@@ -67,32 +67,32 @@ class StandaloneNodes:
         for node_id in failed:
             self._start_node(node_id)
 
-    def left(self) -> bool:
+    def any_left(self) -> bool:
         return self._warm is not None or any(name != SUPERVISOR for name in self._children.started.values())
 
-    def ended(self, name: str, exit_code: int) -> None:
+    def on_child_ended(self, name: str, exit_code: int) -> None:
         self._dead.append(name)
 
-    def buried(self) -> None:
+    def on_remains_gone(self) -> None:
         self._remove_vaults(self._dead)
         self._dead.clear()
 
-    def heard(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: dict[str, Any]) -> None:
         if event.get("event") == "injection":
-            self._strike(str(event.get("kind")), f"node{event.get('target')}")
+            self._inject(str(event.get("kind")), f"node{event.get('target')}")
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         for node_id in [each for each in self._to_boot if each not in self._dead and self._children.pid(each) is None]:
             self._to_boot.discard(node_id)  # nothing is left of its life before
             self._start_node(node_id)
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         """Where a node hosts the supervisor and it does not live just now, the nodes are told."""
         if not signal_hosted(self._folder):
             for node_id in self._node_ids:
                 self._children.signal(node_id, signal.SIGTERM)
 
-    def wake(self) -> None:
+    def prepare_end(self) -> None:
         self._close_warm()
         for node_id in self._frozen:  # it can be told to end only awake
             self._children.thaw(node_id)
@@ -127,7 +127,7 @@ class StandaloneNodes:
         else:
             self._children.start(node_id, command, partial(networks.enter, node_id))
 
-    def _strike(self, kind: str, node_id: str) -> None:
+    def _inject(self, kind: str, node_id: str) -> None:
         """Carries out what only the machine under the nodes can do to them."""
         if kind == "freeze-node":  # its agent has done that
             self._frozen.add(node_id)

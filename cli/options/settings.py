@@ -1,124 +1,180 @@
-"""The settings of deadpool-launch: one row for each field of JobConfig that the command line can set.
+"""The settings of deadpool-launch: one row for each option, under the headings that --help and docs/configuration.md show.
 
 Defaults are JobConfig's own. Options may be spelt with dashes or underscores, as torchrun's; those that torchrun has as well take
-their default from the same variable (PET_NNODES...).
+their default from the same variable (PET_NNODES...). torchrun's options that are no setting of a job are in torchrun.FOREIGN.
 """
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import click
 
 from deadpool.cli.options import torchrun
-from deadpool.proto.config import JobConfig, OnExhausted
+from deadpool.cli.options.setting import Setting
+from deadpool.cli.options.types import RulesFile, host_names, path_text, seconds
+from deadpool.proto.config import OnExhausted
 
-CONTEXT_SETTINGS: dict[str, Any] = {
-    "help_option_names": ["-h", "--help"],
-    "token_normalize_func": lambda name: name.replace("_", "-"),
-    "max_content_width": 110,
-    "allow_interspersed_args": False,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """`default`: only for fields that JobConfig gives none. `torchrun`: torchrun has the option too. `variable`: not PET_NAME."""
-
-    field: str
-    name: str
-    help: str
-    type: Any = str
-    metavar: str | None = None
-    default: Any = None
-    torchrun: bool = False
-    short: str = ""
-    variable: str = ""
-
-    def option(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        default = next(each.default for each in dataclasses.fields(JobConfig) if each.name == self.field)
-        default = self.default if default is dataclasses.MISSING else default
-        variables = [f"PET_{self.name.replace('-', '_').upper()}", self.variable] if self.torchrun else []
-        flag = self.type is bool
-        return click.option(
-            *([f"-{self.short}"] if self.short else []),
-            f"--{self.name}",
-            self.field,
-            is_flag=flag,
-            type=self.type,
-            metavar=self.metavar,
-            default=default.value if isinstance(default, Enum) else default,
-            show_default=default not in (None, "", ()) and not flag,
-            envvar=[each for each in variables if each] or None,
-            help=self.help,
-        )
-
-
-_SECONDS: dict[str, Any] = {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"}
+_SECONDS: dict[str, Any] = {"type": seconds(), "metavar": "SECONDS", "unit": "s"}
 _NUMBER: dict[str, Any] = {"type": click.IntRange(min=0), "metavar": "N"}
+_STEPS: dict[str, Any] = {**_NUMBER, "unit": "steps"}
+_PORT: dict[str, Any] = {"type": click.IntRange(1, 65535), "metavar": "PORT"}
+_FLAG: dict[str, Any] = {"type": bool, "default": False}
 
-SETTINGS = (
-    Setting(field="nnodes", name="nnodes", type=torchrun.node_range, metavar="N|MIN:MAX", default=1, torchrun=True,
+NODES_AND_RANKS = (
+    Setting(field="nnodes", name="nnodes", type=torchrun.node_range, metavar="N|MIN:MAX", default="1", torchrun=True,
             help="Nodes that train. With a range, a script without deadpool.join() goes on with fewer when no spare is left."),
-    Setting(field="nproc_per_node", name="nproc-per-node", type=torchrun.ranks_per_node, metavar="N|auto|cpu|gpu|xpu", default=1,
-            torchrun=True, help="Ranks on each node."),
+    Setting(field="nproc_per_node", name="nproc-per-node", type=torchrun.ranks_per_node, metavar="N|auto|cpu|gpu|xpu",
+            default="1", torchrun=True, help="Ranks on each node."),
     Setting(field="spares", name="spares", **_NUMBER, help="Further nodes, warm, that wait to take a dead one's place."),
+    Setting(field="all_here", name="standalone", **_FLAG, torchrun=True,
+            help="All nodes on this machine, each a process tree of its own; what is done where no machines are named."),
+    Setting(field="hosts", name="hosts", type=host_names, default=(), metavar="A,B,...",
+            help="Start a node on each of these machines, over ssh; those that are more than --nnodes are spares."),
+    Setting(field="interface", name="interface", metavar="NAME", default_is="what leads to the other nodes",
+            help="The network interface by which nodes reach each other."),
+    Setting(field="port", name="port", **_PORT, default_is="any free one", help="Where the supervisor listens."),
+    Setting(field="journal", name="journal", type=path_text, metavar="DIR",
+            help="A folder that all nodes share, for the supervisor's journal: the supervisor has no home then, and when it is "
+                 "lost with its machine, another node starts the next one."),
+    Setting(field="job_id", name="job-id", metavar="JOB", default_is="the script's name and a random part",
+            help="Names the job, for `deadpool status` and the others."),
+    Setting(field="preflight", name="preflight", **_FLAG,
+            help="First look for what would trouble the job on this machine (deadpool doctor); what would fail ends the launch."),
+)  # fmt: skip
+
+FAILURES_AND_TIMEOUTS = (
     Setting(field="replicas", name="replicas", **_NUMBER,
-            help="Copies of each unique shard on other nodes; each survives one more node lost at once."),
+            help="Copies of each unique shard on other nodes; each survives one more node lost at once, and costs its size in "
+                 "memory and in network traffic every step."),
     Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
             help="A node died and no spare is left: wait for one, or end the job."),
-    Setting(field="heartbeat_interval_s", name="heartbeat-interval", **_SECONDS,
-            help="Time between a node's signs of life.  [default: a third of the timeout, 1 s at most]"),
-    Setting(field="heartbeat_timeout_s", name="heartbeat-timeout", **_SECONDS,
-            help="HeartbeatMonitor after which a node is dead; longer for a node that has come back from longer pauses."),
-    Setting(field="hang_timeout_s", name="hang-timeout", **_SECONDS,
-            help="No rank's step advances for so long: the culprit is found and killed, even in the construction.  "
-                 "[default: learned from the steps, at least 30 s]"),
+    Setting(field="verify_every", name="verify-every", **_STEPS,
+            help="Every N steps, compare replicated state across its holders; a rank whose bytes differ is replaced and all go "
+                 "back to the last state that was the same. 0: never. Smaller finds silent corruption sooner and costs more."),
     Setting(field="max_recoveries_without_progress", name="max-recoveries-without-progress", **_NUMBER,
             help="So many recoveries in a row without a newly committed step end the job."),
+    Setting(field="failure_rules", name="failure-rules", type=RulesFile(), metavar="FILE",
+            help="TOML: which failures are transient, permanent or fatal; its rules come before the shipped ones."),
+    Setting(field="heartbeat_interval_s", name="heartbeat-interval", **_SECONDS, default_is="a third of the timeout, 1 at most",
+            help="Time between a node's heartbeats. Shorter costs the supervisor time: about 0.2 ms of CPU for each."),
+    Setting(field="heartbeat_timeout_s", name="heartbeat-timeout", type=seconds(at_least=1.0), metavar="SECONDS", unit="s",
+            help="Silence after which a node is dead (a broken connection counts immediately); up to half as long again for a "
+                 "node that has come back from longer pauses. Shorter notices a frozen node sooner, and may give up a healthy "
+                 "one that was only slow."),
+    Setting(field="hang_timeout_s", name="hang-timeout", **_SECONDS, default_is="learned from the steps, at least 30",
+            help="No rank's step advances for so long: the culprit is found and killed, even while it constructs its model. "
+                 "Must be longer than the longest pause between two steps, evaluation and compilation included."),
+    Setting(field="broken_collective_grace_s", name="broken-collective-grace", type=seconds(at_least=0.0), metavar="SECONDS",
+            unit="s",
+            help="A collective failed and nobody is dead: so long its cause may still become known, then the groups are opened "
+                 "again with the same members. Shorter recovers sooner from a broken connection; longer has more failures "
+                 "handled in one recovery instead of two."),
+    Setting(field="quiesce_timeout_s", name="quiesce-timeout", **_SECONDS,
+            help="In a recovery, for a survivor to leave its step: then its process is killed, and another is restored from "
+                 "memory. Must be longer than the longest part of a step that cannot be interrupted."),
+    Setting(field="join_timeout_s", name="join-timeout", **_SECONDS,
+            help="In a recovery, for a new process to build the model and rehearse two steps: then it is replaced. Must be "
+                 "longer than the script takes to its first step, compilation included; longer has a hanging one waited for."),
+    Setting(field="reform_timeout_s", name="reform-timeout", **_SECONDS,
+            help="In a recovery, for opening all process groups again: then it is tried in another generation. Larger jobs with "
+                 "more groups need longer; longer has a node that dies meanwhile noticed later where its connections stay."),
+    Setting(field="restore_timeout_s", name="restore-timeout", **_SECONDS,
+            help="In a recovery, for moving the states to where they belong, and again for the first step: then it counts as "
+                 "failed. Must be longer than one rank's state takes over the network."),
+    Setting(field="stop_grace_s", name="shutdown-timeout", type=seconds(at_least=0.0), metavar="SECONDS", unit="s",
+            torchrun=True, variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT", help="From SIGTERM to SIGKILL when ranks are stopped."),
+)  # fmt: skip
+
+CHECKPOINTS = (
+    Setting(field="checkpoint_dir", name="checkpoint-dir", type=path_text, metavar="DIR",
+            help="The last line of defence: persistent checkpoints, readable with torch.distributed.checkpoint, on storage that "
+                 "all nodes see."),
+    Setting(field="checkpoint_every", name="checkpoint-every", **_STEPS,
+            help="Write one every N steps, off the critical path. 0: only when the job ends or is stopped, and at SIGUSR1."),
+    Setting(field="keep", name="keep", type=click.IntRange(min=1), metavar="N", help="Checkpoints to keep."),
+    Setting(field="resume", name="resume", type=path_text, metavar="auto|never|PATH",
+            help="Start from the newest checkpoint in --checkpoint-dir that can be read, from nothing, or from that checkpoint."),
+    Setting(field="checkpoint_timeout_s", name="checkpoint-timeout", **_SECONDS,
+            help="For the last checkpoint, when the job ends: longer, and it ends without one."),
+)  # fmt: skip
+
+LOGS = (
+    Setting(field="log_dir", name="log-dir", type=path_text, torchrun=True, metavar="DIR", default_is="logs/JOB",
+            help="A log file for each rank, and events.jsonl."),
+    Setting(field="log_bytes_max", name="log-bytes-max", type=click.IntRange(min=1 << 16), metavar="BYTES", unit="bytes",
+            help="Size at which a log file becomes FILE.1, and the FILE.1 before is gone."),
+    Setting(field="summary_json", name="summary-json", type=click.Path(dir_okay=False), metavar="FILE",
+            help="Write there at the end: steps, recoveries with their phases, exposed stall."),
+    Setting(field="metrics_port", name="metrics-port", **_PORT,
+            help="Prometheus metrics at http://HOST:PORT/metrics, where the supervisor listens."),
+)  # fmt: skip
+
+TORCHRUN = (
+    Setting(field="module", name="module", short="m", **_FLAG, torchrun=True,
+            help="SCRIPT is a module's name, as for python -m."),
+    Setting(field="no_python", name="no-python", **_FLAG, torchrun=True, help="SCRIPT is a program, not a Python file."),
+    Setting(field="run_path", name="run-path", **_FLAG, torchrun=True,
+            help="SCRIPT is a Python file, whatever --no-python says."),
     Setting(field="max_restarts", name="max-restarts", **_NUMBER, torchrun=True,
             help="Scripts without deadpool.join(): restarts of all ranks before the job fails."),
     Setting(field="start_method", name="start-method", type=click.Choice(["forkserver", "spawn", "fork"]), torchrun=True,
             help="Ranks are forked from a process that has imported torch (fork: the same), or are fresh interpreters."),
-    Setting(field="journal", name="journal", metavar="DIR",
-            help="A folder that all nodes share, for the supervisor's journal: the supervisor has no home then, and when it is "
-                 "lost with its machine, another node starts the next one."),
-    Setting(field="log_dir", name="log-dir", torchrun=True, metavar="DIR",
-            help="Where ranks' output and events.jsonl go.  [default: logs/JOB]"),
-    Setting(field="log_bytes_max", name="log-bytes-max", type=click.IntRange(min=1 << 16), metavar="BYTES",
-            help="Size at which a log file becomes FILE.1, and the FILE.1 before is gone."),
+    Setting(field="signals", name="signals-to-handle", type=torchrun.signal_names, metavar="SIGNALS", torchrun=True,
+            help="Signals that end the job, beside USR1 and USR2; ranks get the one that came. USR1 asks for a checkpoint where "
+                 "there are any, unless it is named here."),
     Setting(field="redirects", name="redirects", short="r", type=torchrun.streams("--redirects"), metavar="STREAMS",
             torchrun=True,
             help="Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank as 0:3,1:1."),
     Setting(field="tee", name="tee", short="t", type=torchrun.streams("--tee"), metavar="STREAMS", torchrun=True,
             help="Streams that go to files of their own and to the console."),
     Setting(field="local_ranks_filter", name="local-ranks-filter", type=torchrun.local_ranks, metavar="LOCAL_RANKS",
-            torchrun=True, help="The console shows only these local ranks' output, as 0,1.  [default: all]"),
+            torchrun=True, default_is="all", help="The console shows only these local ranks' output, as 0,1."),
     Setting(field="stdout_filters", name="duplicate-stdout-filters", type=torchrun.words, metavar="WORDS", torchrun=True,
             help="Lines of teed stdout that hold one of these words also go to filtered_stdout.log."),
     Setting(field="stderr_filters", name="duplicate-stderr-filters", type=torchrun.words, metavar="WORDS", torchrun=True,
             help="The same for stderr."),
     Setting(field="role", name="role", torchrun=True, metavar="NAME", help="ROLE_NAME of the ranks."),
-    Setting(field="virtual_local_rank", name="virtual-local-rank", type=bool, torchrun=True,
+    Setting(field="virtual_local_rank", name="virtual-local-rank", **_FLAG, torchrun=True,
             help="Every rank has LOCAL_RANK 0 and sees its own GPU only."),
     Setting(field="numa_binding", name="numa-binding", torchrun=True, metavar="[node|socket|exclusive|core-complex]",
             type=click.Choice(["", "node", "socket", "exclusive", "core-complex"]), help="Ranks run on CPUs near their GPU."),
-    Setting(field="signals", name="signals-to-handle", type=torchrun.signal_names, metavar="SIGNALS", torchrun=True,
-            help="Signals that end the job; ranks get the one that came."),
-    Setting(field="verify_every", name="verify-every", **_NUMBER,
-            help="Every N steps, compare replicated state across its holders: finds silent corruption. 0: never."),
-    Setting(field="checkpoint_dir", name="checkpoint-dir", metavar="DIR",
-            help="Persistent checkpoints go there, readable with torch.distributed.checkpoint. All nodes must see it."),
-    Setting(field="checkpoint_every", name="checkpoint-every", **_NUMBER,
-            help="Write one every N steps. 0: only when the job ends or is stopped."),
-    Setting(field="keep", name="keep", type=click.IntRange(min=1), metavar="N", help="Checkpoints to keep."),
-    Setting(field="resume", name="resume", metavar="auto|never|PATH",
-            help="Start from the newest complete checkpoint in --checkpoint-dir, from nothing, or from that checkpoint."),
-    Setting(field="checkpoint_timeout_s", name="checkpoint-timeout", **_SECONDS,
-            help="For the last checkpoint, when the job ends."),
-    Setting(field="job_id", name="job-id", metavar="JOB", help="The job's name.  [default: the script's, with a random part]"),
-    Setting(field="stop_grace_s", name="shutdown-timeout", type=click.FloatRange(min=0), metavar="SECONDS", torchrun=True,
-            variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT", help="From SIGTERM to SIGKILL when ranks are stopped."),
 )  # fmt: skip
+
+SLURM = (
+    Setting(field="slurm", name="slurm", **_FLAG, default_is="in an allocation",
+            help="Nodes are those of the Slurm allocation; an error when there is none."),
+    Setting(field="requeue", name="requeue", **_FLAG,
+            help="A job that SIGUSR1 has ended (its time is up) goes back into Slurm's queue, and resumes."),
+    Setting(field="slurm_poll_s", name="slurm-poll", **_SECONDS, default=30.0,
+            help="Time between two questions to Slurm about the nodes (DRAIN, DOWN)."),
+)  # fmt: skip
+
+TESTING = (
+    Setting(field="injections", name="inject", multiple=True, metavar="KIND:TARGET@STEP",
+            help="Inject a failure in the middle of a step: kill-node:NODE@STEP, kill-rank:RANK@STEP... Repeatable; "
+                 "`deadpool inject --help` lists all kinds."),
+    Setting(field="netns", name="netns", **_FLAG,
+            help="A network namespace for each node, so that it can be cut off (partition-node, heal-node); needs root."),
+)  # fmt: skip
+
+HEADINGS = {
+    "Nodes and ranks": NODES_AND_RANKS,
+    "Failures and timeouts": FAILURES_AND_TIMEOUTS,
+    "Checkpoints": CHECKPOINTS,
+    "Logs": LOGS,
+    "As torchrun": TORCHRUN,
+    "Slurm": SLURM,
+    "Testing": TESTING,
+}
+SETTINGS = tuple(setting for settings in HEADINGS.values() for setting in settings)
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds every option to the command: the settings, and torchrun's others."""
+    for heading, settings in reversed(HEADINGS.items()):
+        for setting in reversed(settings):
+            command = setting.option(heading)(command)
+    for name, kind in torchrun.FOREIGN.items():
+        variable = f"PET_{name.replace('-', '_').upper()}"
+        command = click.option(f"--{name}", type=kind, envvar=variable, hidden=True)(command)
+    return command

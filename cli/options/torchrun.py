@@ -4,10 +4,8 @@ docs/torchrun-options.md is the table for readers; tests/unit/cli/options/test_t
 the installed torch.
 """
 
-import os
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -29,62 +27,13 @@ FOREIGN: Mapping[str, Any] = {
     "event-log-handler": str,
     "logs-specs": str,
 }
-MEETING = ("rdzv-endpoint", "node-rank", "master-addr", "master-port", "local-addr")  # how several machines find each other
-KNOWN_BACKENDS = ("static", "c10d")
 COUNTED = ("auto", "cpu", "gpu", "xpu")
-_COUNT_TIMEOUT_S = 120
-_COUNT = """
-import sys, torch
-kind = sys.argv[1]
-device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-if kind == "auto" and device is None:
-    import os
-    print(len(os.sched_getaffinity(0)))
-else:
-    wanted = {"auto": device and device.type, "gpu": "cuda", "xpu": "xpu"}[kind]
-    print(torch.accelerator.device_count() if device is not None and device.type == wanted else 0)
-"""
-
-
-def given_in(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of the foreign options that were given, by their names."""
-    found = {name: options[name.replace("-", "_")] for name in FOREIGN}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def take_out(options: dict[str, Any]) -> dict[str, Any]:
     """Removes the foreign options from `options`; returns those that were given, by their names."""
-    given = given_in(options)
-    for name in FOREIGN:
-        del options[name.replace("-", "_")]
-    return given
-
-
-def check_foreign(given: Mapping[str, Any], *, machines: int) -> None:
-    """Raises ConfigError for what cannot be had. `machines`: the most nodes that the job may have."""
-    if "logs-specs" in given:
-        raise ConfigError(f"--logs-specs {given['logs-specs']}: torchrun's plugins do not run here; use -r, -t, --log-dir")
-    if machines == 1 and given.get("node-rank", 0) > 0:
-        raise ConfigError(f"--node-rank {given['node-rank']}: a job of one node has node rank 0 only; is --nnodes missing?")
-
-
-def notes(given: Mapping[str, Any], *, machines: int, standalone: bool) -> Iterator[str]:
-    """Yields one line for each option that is accepted and changes nothing."""
-    if given.get("rdzv-backend", "static") not in KNOWN_BACKENDS:
-        yield f"--rdzv-backend {given['rdzv-backend']}: not used, nodes meet at the job's own supervisor"
-    if "rdzv-conf" in given and "join_timeout" not in str(given["rdzv-conf"]):
-        yield "--rdzv-conf: not used, but for join_timeout: there is no rendezvous to set up"
-    if "monitor-interval" in given:
-        yield "--monitor-interval: not used, the end of a rank is seen at once"
-    if given.get("event-log-handler", "null") != "null":
-        yield f"--event-log-handler {given['event-log-handler']}: not used, events are in the log folder's events.jsonl"
-    if given.get("master-port") and not standalone and (machines == 1 or not given.keys() & {"master-addr", "node-rank"}):
-        yield "--master-port: not used, every generation's store takes a free port; ranks read MASTER_PORT"
-
-
-def run_id(given: Mapping[str, Any], *, standalone: bool) -> str:
-    """Returns TORCHELASTIC_RUN_ID as --rdzv-id gives it, "" for the job's own name."""
-    return "" if standalone else str(given.get("rdzv-id", ""))
+    found = {name: options.pop(name.replace("-", "_")) for name in FOREIGN}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def node_range(text: str) -> tuple[int, int]:
@@ -109,21 +58,6 @@ def ranks_per_node(text: str) -> int | str:
     if int(text) < 1:
         raise click.BadParameter(f"{text} is too small: at least 1.")
     return int(text)
-
-
-def count_devices(kind: str, python: str) -> int:
-    """Returns how many ranks `--nproc-per-node kind` means. The ranks' own interpreter counts: only torch knows its devices."""
-    if kind == "cpu":
-        return len(os.sched_getaffinity(0))
-    done = subprocess.run(
-        [python, "-P", "-c", _COUNT, kind], capture_output=True, text=True, timeout=_COUNT_TIMEOUT_S, check=False
-    )
-    if done.returncode != 0:
-        raise ConfigError(f"--nproc-per-node {kind}: {python} cannot count: {(done.stderr.strip() or '?').splitlines()[-1]}")
-    count = int(done.stdout.split()[-1])
-    if count == 0:
-        raise ConfigError(f"--nproc-per-node {kind}: there is none here; give a number, or cpu")
-    return count
 
 
 def streams(option: str) -> Any:

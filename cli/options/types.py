@@ -1,8 +1,59 @@
 """Option values of ours that are more than a word: text in, value out; click says which option was wrong."""
 
+import math
+import os
 import re
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any
 
 import click
+
+from deadpool.host.errors import ConfigError
+
+
+def seconds(*, at_least: float | None = None) -> Callable[[Any], float]:
+    """Returns the type of a time in seconds: a finite number, more than 0 unless `at_least` says otherwise."""
+
+    def seconds_type(text: str | float) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise click.BadParameter(f"{text}: write a number of seconds, as 30 or 0.5")
+        if at_least is None and value <= 0:
+            raise click.BadParameter(f"{text}: must be more than 0 s")
+        if at_least is not None and value < at_least:
+            raise click.BadParameter(f"{text}: must be at least {at_least:g} s")
+        return value
+
+    return seconds_type
+
+
+def path_text(text: str) -> str:
+    """Returns the path without what means nothing in it, as text; "" for none."""
+    return str(PurePath(text)) if text else ""
+
+
+class RulesFile(click.Path):
+    """A file of failure rules; the option's value is its text, which was checked."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "":  # the default: none
+            return ""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        from deadpool.supervisor.failures.rules import parse_rules
+
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--failure-rules {path}: {error}") from error
+        parse_rules(text, f"--failure-rules {path}")
+        return text
 
 
 def host_names(text: str | tuple[str, ...]) -> tuple[str, ...]:

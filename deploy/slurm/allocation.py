@@ -58,12 +58,19 @@ def allocation_of(environment: Mapping[str, str]) -> Allocation | None:
         raise ConfigError(
             f"srun has started deadpool-launch {tasks} times: call it once, without srun; it starts its nodes itself"
         )
-    if int(environment.get("SLURM_HET_SIZE", "1")) > 1:
+    if _number(environment, "SLURM_HET_SIZE", 1) > 1:
         raise ConfigError(f"Slurm job {job_id} is heterogeneous: nodes of several types cannot take each other's place")
-    nodes = expand(environment.get("SLURM_JOB_NODELIST", ""))
+    listed = environment.get("SLURM_JOB_NODELIST", "")
+    try:
+        nodes = expand(listed)
+    except ValueError as error:
+        raise ConfigError(f"SLURM_JOB_NODELIST={listed}: no list of nodes; without Slurm, unset SLURM_JOB_ID") from error
     cpus = counts(environment.get("SLURM_JOB_CPUS_PER_NODE", f"1(x{len(nodes)})"))
     if not nodes or len(cpus) != len(nodes):
-        raise ConfigError(f"Slurm job {job_id}: SLURM_JOB_NODELIST and SLURM_JOB_CPUS_PER_NODE do not say which nodes it has")
+        raise ConfigError(
+            f"Slurm job {job_id}: SLURM_JOB_NODELIST and SLURM_JOB_CPUS_PER_NODE do not say which nodes it has; "
+            "without Slurm, unset SLURM_JOB_ID"
+        )
     if len(set(cpus)) > 1:
         raise ConfigError(
             f"Slurm job {job_id}: the nodes have different numbers of CPUs ({environment['SLURM_JOB_CPUS_PER_NODE']}) and cannot "
@@ -74,8 +81,15 @@ def allocation_of(environment: Mapping[str, str]) -> Allocation | None:
         nodes=nodes,
         cpus=cpus,
         name=environment.get("SLURM_JOB_NAME", ""),
-        restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
+        restarts=_number(environment, "SLURM_RESTART_COUNT", 0),
     )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "") or str(default)
+    if not text.isdecimal():
+        raise ConfigError(f"{name}={text}: Slurm would set a number; without Slurm, unset SLURM_JOB_ID")
+    return int(text)
 
 
 def task_of(environment: Mapping[str, str]) -> Task:

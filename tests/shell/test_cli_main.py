@@ -112,7 +112,7 @@ def test_stop_ends_the_job_and_waits(supervisor: tuple[Path, subprocess.Popen[by
 def test_a_job_whose_supervisor_is_gone_does_not_answer(
     supervisor: tuple[Path, subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deadpool.cli.commands.client._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("deadpool.cli.client._TIMEOUT_S", 0.2)
     _, process = supervisor
     process.kill()
     process.wait(20)

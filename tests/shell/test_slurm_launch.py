@@ -66,12 +66,21 @@ def test_all_nodes_die_at_once_and_the_supervisor_with_them(launcher: Launcher, 
     job = launcher.start(*options, "sleep", "60", environment=environment, cold=True)
     until(lambda: [event for event in job.events() if event["event"] == "started"], 60, "it trains")
     processes = {" ".join(each.cmdline()): each for each in psutil.Process(job.process.pid).children(recursive=True)}
-    for part in ("supervisor.main", "agent.main", "cli.node"):
+    for part in ("supervisor.main", "agent.main", "cli.nodes.wrapper"):
         (process,) = [process for command, process in processes.items() if f"deadpool.{part} " in f"{command} "]
         process.kill()
     outcome = job.wait()
     assert (outcome.exit_code, "no node is left" in outcome.err) == (1, True), outcome.err
-    shutil.rmtree(f"/dev/shm/deadpool-{job.job_id}-localhost")  # nobody was left to do so
+    shutil.rmtree(f"/dev/shm/deadpool-{job.job_id}-localhost", ignore_errors=True)  # the wrapper may have been quicker
+
+
+def test_an_allocation_that_slurm_does_not_know(launcher: Launcher, tmp_path: Path) -> None:
+    unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    outcome = launcher.run("--no-python", "true", environment=allocation(tmp_path, AS_A_TASK, unknown), cold=True)
+    assert outcome.exit_code == 2
+    assert outcome.err.startswith("deadpool: SLURM_JOB_ID=7: Slurm does not know this allocation (slurm_load_jobs error: Invalid")
+    assert outcome.err.count("\n") == 1
+    assert not launcher.jobs[0].log_dir.exists()
 
 
 def test_nodes_with_different_gpus(launcher: Launcher, tmp_path: Path) -> None:

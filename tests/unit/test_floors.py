@@ -30,7 +30,7 @@ PURE = (
     "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.standins", "agent.logs.routing",
     "agent.supervisor_link.conversation",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule",
-    "cli.commands.drain", "cli.doctor.checks", "cli.launcher.restarts",
+    "cli.commands.drain", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
     "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.faults", "proto.streams", "proto.vault.slots",
 )  # fmt: skip
 READS_A_SHIPPED_TABLE = {"supervisor.failures.rules"}  # always the same one
@@ -44,7 +44,8 @@ VALUES = {  # modules that also act, of which pure ones take values and function
 }
 PURE_MAY_IMPORT = {
     "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq", "ipaddress",
-    "itertools", "json", "math", "operator", "re", "signal", "statistics", "string", "struct", "tomllib", "types", "typing",
+    "itertools", "json", "math", "operator", "posixpath", "re", "signal", "statistics", "string", "struct", "tomllib", "types",
+    "typing",
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Slurm's word on the nodes: asked for now and then, told once, and again until it was heard."""
 
-from deadpool.cli.nodes.slurm import Words
+from deadpool.cli.nodes.slurm import StateChanges
 
 
 def line(node: str, state: str) -> str:
@@ -8,12 +8,12 @@ def line(node: str, state: str) -> str:
 
 
 def test_it_is_asked_now_and_then() -> None:
-    words = Words(30.0)
+    words = StateChanges(30.0)
     assert [now_s for now_s in range(0, 100, 10) if words.due(now_s)] == [0, 30, 60, 90]
 
 
 def test_only_changes_count_and_they_count_until_they_were_passed_on() -> None:
-    words = Words(30.0)
+    words = StateChanges(30.0)
     assert words.changes(line("n1", "MIXED") + line("n2", "ALLOCATED")) == {}
     drains = line("n1", "MIXED") + line("n2", "ALLOCATED+DRAIN")
     assert set(words.changes(drains)) == set(words.changes(drains)) == {"n2"}
@@ -26,13 +26,13 @@ def test_only_changes_count_and_they_count_until_they_were_passed_on() -> None:
 
 
 def test_a_node_that_drains_may_go_down() -> None:
-    words = Words(30.0)
+    words = StateChanges(30.0)
     words.passed_on("n2", words.changes(line("n2", "ALLOCATED+DRAIN"))["n2"])
     assert words.changes(line("n2", "DOWN+DRAIN"))["n2"].down
 
 
 def test_slurm_s_silence_changes_nothing() -> None:
-    words = Words(30.0)
+    words = StateChanges(30.0)
     drains = words.changes(line("n2", "ALLOCATED+DRAIN"))
     words.passed_on("n2", drains["n2"])
     assert words.changes("slurm_load_node error: Unable to contact slurm controller\n") == {}

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 import pytest
+from command_line import plan
 from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
 from deadpool.agent.logs.routing import rank_routes
 from deadpool.agent.processes.environment import rank_environment
 from deadpool.cli import launch
-from deadpool.cli.options import torchrun
+from deadpool.cli.options.devices import count_devices
 from deadpool.host.errors import ConfigError
 from deadpool.proto.config import Entry, JobConfig
 from deadpool.proto.messages import Placement
@@ -48,28 +49,17 @@ def test_the_table_lists_nothing_else() -> None:
     assert sorted(rows) == sorted(action.option_strings[0] for action in theirs())
 
 
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "script.py"
-    path.touch()
-    return str(path)
-
-
 def parse(*arguments: str) -> tuple[JobConfig, list[str]]:
-    parameters = dict(launch.launch.make_context("deadpool-launch", list(arguments)).params)
-    standalone = parameters.pop("standalone")
-    for name in launch.OF_THE_LAUNCHER:
-        del parameters[name]
-    return launch.job_config(parameters, standalone=standalone)
+    found = plan(*arguments)
+    return found.config, list(found.remarks)
 
 
-def test_values(script: str) -> None:
+def test_values() -> None:
     config, remarks = parse(
         "--nnodes=2:4", "--nproc_per_node=2", "--role", "trainer", "-r", "0:3", "-t", "2", "--local_ranks_filter", "0,1",
         "--duplicate_stdout_filters", "a,,b,c", "--virtual-local-rank", "--numa-binding", "node", "--shutdown-timeout", "7",
         "--signals_to_handle", "SIGTERM,SIGUSR1", "--rdzv_id", "job 7", "--start_method", "fork", "--run-path", "--no-python",
-        script,
+        "t.py",
     )  # fmt: skip
     assert remarks == []
     assert (config.min_nnodes, config.nnodes, config.nproc_per_node) == (2, 4, 2)
@@ -79,24 +69,24 @@ def test_values(script: str) -> None:
     assert (config.start_method, config.entry) == ("forkserver", Entry.SCRIPT)
 
 
-def test_variables_of_flags_and_short_options(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_flags_and_short_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MODULE", "0"), ("TEE", "3"), ("NNODES", "1:2"), ("VIRTUAL_LOCAL_RANK", "1"), ("STANDALONE", "1")):
         monkeypatch.setenv(f"PET_{name}", value)
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9")
-    config, _ = parse(script)
+    config, _ = parse("t.py")
     assert (config.entry, config.tee, config.nnodes, config.virtual_local_rank) == (Entry.SCRIPT, "3", 2, True)
     assert config.stop_grace_s == 9.0
 
 
-def test_what_changes_nothing_is_said_in_a_line_each(script: str) -> None:
+def test_what_changes_nothing_is_said_in_a_line_each() -> None:
     _, remarks = parse(
         "--rdzv-backend", "etcd-v2", "--rdzv-conf", "timeout=3", "--monitor-interval", "1", "--event-log-handler", "console",
-        "--master-port", "29501", "--master-addr", "127.0.0.1", "--node-rank", "0", script,
+        "--master-port", "29501", "--master-addr", "127.0.0.1", "--node-rank", "0", "t.py",
     )  # fmt: skip
     assert [remark.split()[0].rstrip(":") for remark in remarks] == [
         "--rdzv-backend", "--rdzv-conf", "--monitor-interval", "--event-log-handler", "--master-port",
     ]  # fmt: skip
-    assert parse("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--monitor-interval", "1", script)[1] == [
+    assert parse("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--monitor-interval", "1", "t.py")[1] == [
         "--monitor-interval: not used, the end of a rank is seen at once"
     ]
 
@@ -105,14 +95,14 @@ def test_devices_are_counted(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho a warning; echo 8\n")
     python.chmod(0o755)
-    assert torchrun.count_devices("gpu", str(python)) == 8
-    assert torchrun.count_devices("cpu", "not asked") >= 1
+    assert count_devices("gpu", str(python)) == 8
+    assert count_devices("cpu", "not asked") >= 1
     python.write_text("#!/bin/sh\necho 0\n")
     with pytest.raises(ConfigError, match="--nproc-per-node xpu: there is none here"):
-        torchrun.count_devices("xpu", str(python))
+        count_devices("xpu", str(python))
     python.write_text("#!/bin/sh\necho No module named torch >&2; exit 1\n")
     with pytest.raises(ConfigError, match="cannot count: No module named torch"):
-        torchrun.count_devices("auto", str(python))
+        count_devices("auto", str(python))
 
 
 @pytest.mark.parametrize(

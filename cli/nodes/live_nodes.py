@@ -1,25 +1,25 @@
-"""The nodes that a launcher has not started as children of its own: what it knows of them is what the job's events say."""
+"""Which nodes live, as the job's events say: all that a launcher knows of nodes that are no children of its own."""
 
 from typing import Any
 
 
-class NodesSeen:
-    """`live`: now. `ever`: since the job began. `over`: the job has ended."""
+class LiveNodes:
+    """`now`: those that live. `ever`: since the job began. `over`: the job has ended."""
 
     def __init__(self) -> None:
-        self.live: set[str] = set()
+        self.now: set[str] = set()
         self.ever: set[str] = set()
         self.over = False
 
-    def heard(self, event: dict[str, Any]) -> None:
+    def note(self, event: dict[str, Any]) -> None:
         """Takes in one event of events.jsonl; most are about something else."""
         node = str(event.get("node"))
         match event.get("event"):
             case "node_joined":
-                self.live.add(node)
+                self.now.add(node)
                 self.ever.add(node)
             case "node_lost":
-                self.live.discard(node)
+                self.now.discard(node)
             case "job_ended":
-                self.live.clear()
+                self.now.clear()
                 self.over = True

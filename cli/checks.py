@@ -1,0 +1,44 @@
+"""Is what a plan names there? Looks at this machine, before anything is started."""
+
+import os
+import shutil
+from pathlib import Path
+
+from deadpool.cli.nodes.netns import check_possible
+from deadpool.cli.plan.plan import LaunchPlan
+from deadpool.host.errors import ConfigError
+from deadpool.host.script import is_runnable
+from deadpool.proto.checkpoint import MARKER
+from deadpool.proto.config import Entry, JobConfig
+
+
+def check_machine(plan: LaunchPlan) -> None:
+    """Makes the checkpoints' folder, if need be. ConfigError names what is missing, or cannot be written."""
+    _check_script(plan.config.command[0], plan.config.entry)
+    _check_checkpoints(plan.config)
+    if plan.summary_json is not None and not os.access(Path(plan.summary_json).parent, os.W_OK):
+        raise ConfigError(f"--summary-json {plan.summary_json}: cannot write to {Path(plan.summary_json).parent}")
+    if plan.config.netns:
+        check_possible()
+
+
+def _check_script(script: str, entry: Entry) -> None:
+    """What is passed on stays as it was given: sys.argv is torchrun's."""
+    if entry is Entry.PROGRAM and shutil.which(script) is None:
+        raise ConfigError(f"program {script}: not found, or not executable")
+    if entry is Entry.SCRIPT and not is_runnable(script):
+        raise ConfigError(f"script {script}: " + ("a folder without __main__.py" if Path(script).is_dir() else "no such file"))
+
+
+def _check_checkpoints(config: JobConfig) -> None:
+    if config.resume not in ("auto", "never") and not Path(config.resume, MARKER).is_file():
+        raise ConfigError(f"--resume {config.resume}: no complete checkpoint there (it has no {MARKER})")
+    if not config.checkpoint_dir:
+        return
+    path = Path(config.checkpoint_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--checkpoint-dir {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise ConfigError(f"--checkpoint-dir {path}: cannot write there")

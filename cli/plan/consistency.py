@@ -1,0 +1,43 @@
+"""Do a job's values go together? What fits no other value is refused before anything is started."""
+
+from collections.abc import Collection
+
+from deadpool.host.errors import ConfigError
+from deadpool.proto.config import Injection, JobConfig
+from deadpool.proto.faults import FAULTS, Target
+
+
+def check_consistency(config: JobConfig, given: Collection[str]) -> None:
+    """Raises ConfigError for values that fit each by itself but not together. `given`: the fields that the user has set."""
+    _check_times(config)
+    if not config.checkpoint_dir:
+        for field, option in (("checkpoint_every", "--checkpoint-every"), ("keep", "--keep")):
+            if field in given and getattr(config, field):
+                raise ConfigError(f"{option} {getattr(config, field)}: say where the checkpoints go with --checkpoint-dir")
+    for injection in config.injections:
+        _check_target(injection, config)
+
+
+def _check_times(config: JobConfig) -> None:
+    if config.heartbeat_timeout_s <= config.heartbeat_every_s:
+        raise ConfigError(
+            f"--heartbeat-timeout {config.heartbeat_timeout_s:g}: must be longer than --heartbeat-interval "
+            f"({config.heartbeat_every_s:g}), best three times as long"
+        )
+    hang_s, grace_s = config.hang_timeout_s, config.broken_collective_grace_s
+    if hang_s is not None and hang_s <= grace_s:
+        raise ConfigError(
+            f"--hang-timeout {hang_s:g}: must be longer than --broken-collective-grace ({grace_s:g}), in which no step advances"
+        )
+
+
+def _check_target(injection: Injection, config: JobConfig) -> None:
+    fault = FAULTS[injection.kind]
+    what, count = fault.target.value, config.world_size if fault.target is Target.RANK else config.nnodes + config.spares
+    if fault.netns and not config.netns:
+        raise ConfigError(f"--inject {injection.kind}: each node needs a network of its own: add --netns")
+    if fault.target is not Target.NONE and injection.target >= count:
+        raise ConfigError(
+            f"--inject {injection.kind}:{injection.target}@{injection.step}: there is no {what} {injection.target} "
+            f"({what}s are 0..{count - 1})"
+        )
