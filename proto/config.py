@@ -104,8 +104,8 @@ class JobConfig:
     broken_collective_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
     quiesce_timeout_s: float = 30.0  # a survivor that has not left its step by then is killed and comes back from the vault
     join_timeout_s: float = 600.0  # a joiner's construction and rehearsal
-    reform_timeout_s: float = 30.0
-    restore_timeout_s: float = 600.0
+    reform_timeout_s: float = 30.0  # opening all groups again; a rank gives up a little earlier, and says why
+    restore_timeout_s: float = 600.0  # moving the states to where they belong; again for the first step
     stop_grace_s: float = 3.0  # SIGTERM to SIGKILL; a stopped job is gone within 5 s even if ranks do not listen
     verify_every: int = 0  # steps; 0: replicated state is not compared across its holders
     checkpoint_dir: str = ""  # "": no persistent checkpoints; a folder that all nodes see
@@ -168,6 +168,7 @@ class Keeping:
     checkpoint_dir: str = ""
     checkpoint_every: int = 0
     resume: str = "never"
+    reform_timeout_s: float = 30.0
 
 
 def keeping_to_json(config: JobConfig) -> str:

@@ -12,7 +12,7 @@ from deadpool.trainer_hooks.protection.state import TrainingState
 from deadpool.trainer_hooks.session import Session
 
 log = logging.getLogger(__name__)
-REFORM_TIMEOUT_S = 25.0
+_REFORM_SHARE = 5 / 6  # of the supervisor's deadline: a rank that cannot open its groups says so before it is given up
 
 
 class Recovery:
@@ -39,7 +39,10 @@ class Recovery:
             store = session.connect_store(plan.store_host, plan.store_port)
             session.open().rehearse(False)
             session.open().reform(
-                generation=plan.generation, store=store, timeout_s=REFORM_TIMEOUT_S, cancelled=session.cancelled
+                generation=plan.generation,
+                store=store,
+                timeout_s=session.keeping.reform_timeout_s * _REFORM_SHARE,
+                cancelled=session.cancelled,
             )
             session.send(RankReformed(generation=plan.generation, rank=session.rank))
             phase = "restore"

@@ -55,13 +55,13 @@ FAILURES_AND_TIMEOUTS = (
             help="So many recoveries in a row without a newly committed step end the job."),
     Setting(field="failure_rules", name="failure-rules", type=RulesFile(), metavar="FILE",
             help="TOML: which failures are transient, permanent or fatal; its rules come before the shipped ones."),
-    Setting(field="heartbeat_interval_s", name="heartbeat-interval", **_SECONDS, default_is="a third of the timeout, 1 at most",
+    Setting(field="heartbeat_interval_s", name="heartbeat-interval", **_SECONDS, default_is="a third of the timeout, 1 s at most",
             help="Time between a node's heartbeats. Shorter costs the supervisor time: about 0.2 ms of CPU for each."),
     Setting(field="heartbeat_timeout_s", name="heartbeat-timeout", type=seconds(at_least=1.0), metavar="SECONDS", unit="s",
             help="Silence after which a node is dead (a broken connection counts immediately); up to half as long again for a "
                  "node that has come back from longer pauses. Shorter notices a frozen node sooner, and may give up a healthy "
                  "one that was only slow."),
-    Setting(field="hang_timeout_s", name="hang-timeout", **_SECONDS, default_is="learned from the steps, at least 30",
+    Setting(field="hang_timeout_s", name="hang-timeout", **_SECONDS, default_is="learned from the steps, at least 30 s",
             help="No rank's step advances for so long: the culprit is found and killed, even while it constructs its model. "
                  "Must be longer than the longest pause between two steps, evaluation and compilation included."),
     Setting(field="broken_collective_grace_s", name="broken-collective-grace", type=seconds(at_least=0.0), metavar="SECONDS",
@@ -76,8 +76,8 @@ FAILURES_AND_TIMEOUTS = (
             help="In a recovery, for a new process to build the model and rehearse two steps: then it is replaced. Must be "
                  "longer than the script takes to its first step, compilation included; longer has a hanging one waited for."),
     Setting(field="reform_timeout_s", name="reform-timeout", **_SECONDS,
-            help="In a recovery, for opening all process groups again: then it is tried in another generation. Larger jobs with "
-                 "more groups need longer; longer has a node that dies meanwhile noticed later where its connections stay."),
+            help="In a recovery, for opening all process groups again: then it is tried in another generation. Large jobs with "
+                 "many groups need longer; longer waits longer for a rank that hangs while it opens them."),
     Setting(field="restore_timeout_s", name="restore-timeout", **_SECONDS,
             help="In a recovery, for moving the states to where they belong, and again for the first step: then it counts as "
                  "failed. Must be longer than one rank's state takes over the network."),

@@ -1,6 +1,6 @@
 """JobConfig travels as JSON; injections are parsed with an answer that says what is wrong."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
 import pytest
@@ -13,8 +13,11 @@ from deadpool.proto.config import (
     Entry,
     Injection,
     JobConfig,
+    Keeping,
     OnExhausted,
     from_json,
+    keeping_from_json,
+    keeping_to_json,
     not_possible,
     parse_injection,
     stop_signals,
@@ -33,6 +36,13 @@ INJECTIONS = st.builds(
 @given(st.builds(JobConfig, command=st.lists(st.text()).map(tuple), injections=st.lists(INJECTIONS).map(tuple)))
 def test_a_configuration_survives_json(config: JobConfig) -> None:
     assert from_json(to_json(config)) == config
+
+
+@given(st.builds(JobConfig, command=st.lists(st.text()).map(tuple), injections=st.lists(INJECTIONS).map(tuple)))
+def test_a_rank_is_told_its_part_of_it(config: JobConfig) -> None:
+    told = keeping_from_json(keeping_to_json(config))
+    for field in fields(Keeping):
+        assert getattr(told, field.name) == getattr(config, field.name)
 
 
 def test_every_signal_that_would_end_the_launcher_ends_the_job() -> None:
