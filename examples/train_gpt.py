@@ -12,30 +12,26 @@ it draws its data from the step number alone and begins by putting model and gra
 import argparse
 import hashlib
 import json
-import math
 import os
 import random
 import re
-import sysconfig
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from gpt import draw, learning_rate_curve, load_corpus
+from gpt_parallel import MICROBATCHES, WAYS, spread
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
 import deadpool
 
-BYTES = 256  # the vocabulary
 CHECKPOINTS_KEPT = 2  # the newest may be incomplete: a rank can die while it writes
 
 
@@ -44,101 +40,6 @@ class Losses(NamedTuple):
 
     train: float
     held_out: float | None
-
-
-# ---------------------------------------------------------------- data
-
-
-def load_corpus() -> tuple[Tensor, Tensor]:
-    """Returns the text to train on and the text held out (every 20th file), as bytes."""
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    texts = [
-        b"".join(file.read_bytes() for i, file in enumerate(files) if (i % 20 == 19) == held_out) for held_out in (False, True)
-    ]
-    train, held_out = (torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in texts)
-    return train, held_out
-
-
-def draw(text: Tensor, key: str, count: int, context: int) -> tuple[Tensor, Tensor]:
-    """Returns inputs and targets, each [count, context]: the same ones whenever it is called with the same key."""
-    choice = random.Random(key)
-    starts = [choice.randrange(len(text) - context) for _ in range(count)]
-    windows = torch.stack([text[start : start + context + 1] for start in starts]).long()
-    return windows[:, :-1], windows[:, 1:]
-
-
-# ---------------------------------------------------------------- model
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads = heads
-        self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, context, width = x.shape
-        shape = (batch, context, self.heads, width // self.heads)
-        q, k, v = (part.view(shape).transpose(1, 2) for part in self.qkv(self.attention_norm(x)).split(width, dim=2))
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, context, width)
-        x = x + self.dropout(self.project(mixed))
-        thought: Tensor = self.dropout(self.down(gelu(self.up(self.mlp_norm(x)))))
-        return x + thought
-
-
-class GPT(nn.Module):
-    def __init__(self, layers: int, heads: int, width: int, context: int, dropout: float) -> None:
-        super().__init__()
-        self.token = nn.Embedding(BYTES, width)
-        self.position = nn.Embedding(context, width)
-        self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, BYTES, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.dropout(self.token(tokens) + self.position.weight[: tokens.shape[1]])
-        for block in self.blocks:
-            x = block(x)
-        logits: Tensor = self.head(self.norm(x))
-        return logits
-
-
-def build(args: argparse.Namespace, device: torch.device, rank: int, world_size: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Returns model and optimizer, spread over the ranks. The same weights everywhere; from then on each rank's own dropout."""
-    torch.manual_seed(args.seed)
-    model: nn.Module = GPT(args.layers, args.heads, args.width, args.context, args.dropout).to(device)
-    optimizer: torch.optim.Optimizer
-    if args.parallel == "fsdp":
-        mesh = init_device_mesh(device.type, (world_size,))
-        for block in model.get_submodule("blocks").children():
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
-    else:
-        model = DistributedDataParallel(model)
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=args.lr, fused=True)
-    torch.manual_seed(args.seed + 1 + rank)
-    random.seed(args.seed + 1 + rank)
-    return model, optimizer
-
-
-def learning_rate_curve(warmup_steps: int, steps: int) -> Callable[[int], float]:
-    """Returns the factor of the learning rate at a step: up in a line, then down to a tenth in half a cosine."""
-
-    def factor(step: int) -> float:
-        if step < warmup_steps:
-            return (step + 1) / warmup_steps
-        done = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
-        return 0.55 + 0.45 * math.cos(math.pi * done)
-
-    return factor
 
 
 # ---------------------------------------------------------------- the state that this rank holds
@@ -258,7 +159,7 @@ def append_line(path: Path | None, **fields: object) -> None:
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--parallel", choices=("zero", "fsdp"), default="zero", help="DDP + ZeroRedundancyOptimizer, or FSDP2")
+    parser.add_argument("--parallel", choices=WAYS, default="zero", help="how the model is spread: see gpt_parallel.py")
     sizes = parser.add_argument_group("sizes")
     sizes.add_argument("--layers", type=int, default=3)
     sizes.add_argument("--heads", type=int, default=4)
@@ -271,6 +172,10 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     training.add_argument("--warmup-steps", type=int, default=20)
     training.add_argument("--clip-norm", type=float, default=1.0)
     training.add_argument("--seed", type=int, default=0)
+    training.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches per step")
+    training.add_argument("--bf16", action="store_true", help="compute in bfloat16 where that is safe")
+    training.add_argument("--activation-checkpointing", action="store_true", help="compute activations twice, keep few")
+    training.add_argument("--compile", action="store_true", help="torch.compile for each block")
     training.add_argument(
         "--eval-every", type=int, default=20, help="steps between held-out losses (one comes at the end anyway)"
     )
@@ -281,6 +186,8 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     output.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help="resume from the newest checkpoint in DIR")
     output.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS", help="write one every so many steps")
     args = parser.parse_args(arguments)
+    if args.parallel in ("pp", "3d") and args.batch % MICROBATCHES:
+        parser.error(f"--batch {args.batch}: a pipeline cuts it into {MICROBATCHES} microbatches")
     if args.checkpoint_every and not args.checkpoint_dir:
         parser.error("--checkpoint-every needs --checkpoint-dir")
     return args
@@ -290,7 +197,13 @@ def main() -> None:
     args = parse_args()
     train_text, held_out_text = load_corpus()  # before join(): a stand-in has done it when it is needed
     run = deadpool.join()
-    model, optimizer = build(args, run.device, run.rank, run.world_size)
+    try:
+        training = spread(args, run.device, run.world_size)
+    except ValueError as error:
+        sys.exit(f"train_gpt.py: {error}")
+    model, optimizer = training.model, training.optimizer
+    torch.manual_seed(args.seed + 1 + training.data_index)  # for dropout: ranks that share data share it
+    random.seed(args.seed + 1 + training.data_index)
     scheduler = LambdaLR(optimizer, learning_rate_curve(args.warmup_steps, args.steps))
 
     checkpoints = Checkpoints(args.checkpoint_dir, run.rank, run.world_size) if args.checkpoint_dir else None
@@ -303,27 +216,28 @@ def main() -> None:
         dist.barrier()  # nobody writes a line that rank 0 would then remove
     guard = run.protect(model=model, optimizer=optimizer, extra={"scheduler": scheduler})
 
-    def loss_on(text: Tensor, key: str) -> Tensor:
-        tokens, targets = (part.to(run.device) for part in draw(text, key, args.batch, args.context))
-        return cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    def batch(text: Tensor, key: str, count: int) -> tuple[Tensor, Tensor]:
+        tokens, targets = draw(text, f"{key} {training.data_index}", count, args.context)
+        return tokens.to(run.device), targets.to(run.device)
 
     def held_out_loss() -> float:
         model.eval()
-        with torch.no_grad():
-            total = torch.stack([loss_on(held_out_text, f"{i} {run.rank}") for i in range(args.eval_batches)]).sum()
+        count = args.batch * args.accumulate
+        losses = [training.compute.loss(*batch(held_out_text, f"{i}", count)) for i in range(args.eval_batches)]
+        total = torch.stack(losses).sum()
         dist.all_reduce(total)
         return float(total.item() / (args.eval_batches * run.world_size))
 
     def train_step(step: int) -> Losses:
         model.train()  # a step that was broken off may have left it evaluating
         optimizer.zero_grad()
-        loss = loss_on(train_text, f"{args.seed} {step} {run.rank}")
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), args.clip_norm)
+        keys = [f"{args.seed} {step}" + (f".{i}" if i else "") for i in range(args.accumulate)]
+        loss = training.compute.gradients([batch(train_text, key, args.batch) for key in keys])
+        training.clip(args.clip_norm)
         optimizer.step()
         scheduler.step()
         due = (step + 1) % args.eval_every == 0 or step + 1 == args.steps
-        return Losses(loss.item(), held_out_loss() if due else None)
+        return Losses(loss, held_out_loss() if due else None)
 
     began_s, began_step = time.perf_counter(), first
     for step, losses in guard.run(train_step, start=first, until=args.steps):

@@ -17,9 +17,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # type: ignore[import-not-found]
 from torchft.checkpointing.pg_transport import PGTransport  # type: ignore[import-not-found]
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
-from examples.train_gpt import GPT, append_line, draw, learning_rate_curve, load_corpus, parse_args
+from gpt import GPT, draw, learning_rate_curve, load_corpus
+from train_gpt import append_line, parse_args
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=5)
 QUORUM_TIMEOUT = timedelta(seconds=60)
@@ -30,7 +31,7 @@ def main() -> None:
     rank, ranks = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["NUM_REPLICA_GROUPS"])
     text, _ = load_corpus()
     torch.manual_seed(args.seed)
-    model = GPT(args.layers, args.heads, args.width, args.context, args.dropout)
+    model = GPT(layers=args.layers, heads=args.heads, width=args.width, context=args.context, dropout=args.dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
     scheduler = LambdaLR(optimizer, learning_rate_curve(args.warmup_steps, args.steps))
 

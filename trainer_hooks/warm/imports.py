@@ -46,25 +46,61 @@ def _find(name: str) -> ModuleSpec | None:
     return PathFinder.find_spec(name, package.submodule_search_locations)
 
 
-def imported_names(source: str) -> list[tuple[str, tuple[str, ...]]]:
+Imported = list[tuple[str, tuple[str, ...]]]  # a module, and the names that are taken from it
+
+
+def imported_names(source: str, beside: Path | None = None) -> Imported:
     """Returns (module, names taken from it) for the script's top-level imports of torch*, numpy* and deadpool*, in order.
 
-    Then, when it trains with torch, what torch imports for an optimizer. Only those before it changes a variable that their
-    libraries read as they are loaded: the rest, each rank imports itself.
+    So also for those of its own modules that lie `beside` it and are imported there. Then, when it trains with torch, what torch
+    imports for an optimizer. Only those before a variable changes that their libraries read as they are loaded: each rank imports
+    the rest itself.
     """
-    found: list[tuple[str, tuple[str, ...]]] = []
-    script = ast.parse(source)
-    for statement in script.body:
-        if any(_read_at_loading(name) for name in _changed_variables(statement)):
-            break
-        if isinstance(statement, ast.Import):
-            found += [(alias.name, ()) for alias in statement.names if alias.name.startswith(_ROOTS)]
-        elif isinstance(statement, ast.ImportFrom) and statement.level == 0 and (statement.module or "").startswith(_ROOTS):
-            found.append((statement.module or "", tuple(alias.name for alias in statement.names)))
-    else:
-        if any(module.startswith("torch") for module, _ in found) and any(map(_trains, ast.walk(script))):
+    found: Imported = []
+    read: dict[Path | None, ast.Module] = {None: ast.parse(source)}
+    if _gather(read[None], beside, found, read):
+        trains = any(_trains(node) for module in read.values() for node in ast.walk(module))
+        if trains and any(module.startswith("torch") for module, _ in found):
             found.append((_FOR_OPTIMIZERS, ()))
     return found
+
+
+def _gather(script: ast.Module, beside: Path | None, found: Imported, read: dict[Path | None, ast.Module]) -> bool:
+    """Adds to `found` what these statements import; returns False when it must end there. `read`: what was looked at already."""
+    for statement in script.body:
+        if any(_read_at_loading(name) for name in _changed_variables(statement)):
+            return False
+        for module, names in _imports(statement):
+            if module.startswith(_ROOTS):
+                found.append((module, names))
+            elif beside is not None and (path := _own_module(module, beside)) not in read:
+                read[path] = _parsed(path)
+                if not _gather(read[path], beside, found, read):
+                    return False
+    return True
+
+
+def _imports(statement: ast.stmt) -> Imported:
+    match statement:
+        case ast.Import(names=names):
+            return [(alias.name, ()) for alias in names]
+        case ast.ImportFrom(level=0, module=str(module), names=names):
+            return [(module, tuple(alias.name for alias in names))]
+    return []
+
+
+def _own_module(module: str, beside: Path) -> Path | None:
+    """Returns the module's file if it lies beside the script, None if it does not."""
+    path = beside.joinpath(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _parsed(path: Path | None) -> ast.Module:
+    """Returns the file's statements; none of one that cannot be read: the script's import of it says why."""
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        if path is not None:
+            return ast.parse(path.read_text(errors="replace"))
+    return ast.Module(body=[], type_ignores=[])
 
 
 def _trains(node: ast.AST) -> bool:
@@ -108,7 +144,7 @@ def _text(key: ast.expr) -> str:
 def import_ahead(script: Path) -> list[str]:
     """Imports what `imported_names` finds; returns the names that failed: the script will say why when it imports them itself."""
     try:
-        wanted = imported_names(script.read_text(errors="replace"))
+        wanted = imported_names(script.read_text(errors="replace"), script.parent)
     except (SyntaxError, ValueError):
         return []  # the script itself reports it, with its line
     return [name for module, names in wanted for name in _import(module, names)]

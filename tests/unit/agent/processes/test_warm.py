@@ -112,6 +112,19 @@ def test_what_an_optimizer_needs_is_imported_ahead_for_a_script_that_trains(sour
     assert (("torch._dynamo", ()) in imported_names(source)) == ahead
 
 
+def test_what_the_scripts_own_modules_import_is_imported_ahead_too(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import numpy\nimport parts.block\nimport script\noptimizer = torch.optim.SGD")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "block.py").write_text("import torch.nn\n")
+    (tmp_path / "broken.py").write_text("1 +")
+    source = "import os, broken, model\nimport model as again\nimport torch"
+    (tmp_path / "script.py").write_text(source)
+    expected = [("numpy", ()), ("torch.nn", ()), ("torch", ()), ("torch", ()), ("torch._dynamo", ())]
+    assert imported_names(source, tmp_path) == expected
+    (tmp_path / "parts" / "block.py").write_text("import os, torch.nn\nos.environ['OMP_NUM_THREADS'] = '1'\n")
+    assert imported_names(source, tmp_path) == [("numpy", ()), ("torch.nn", ())]
+
+
 def test_what_cannot_be_imported_ahead_is_left_to_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch_that_is_nowhere\nfrom deadpool.host import errors, nothing_there\n")
