@@ -58,6 +58,7 @@ class CallRecord:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), RECORD_BYTES)
         self._rows = 0
+        self._free: list[int] = []
 
     def write_head(self, head: Head) -> None:
         _HEAD.pack_into(
@@ -77,10 +78,22 @@ class CallRecord:
 
     def add_group(self, name: str) -> int:
         """Returns the row for a new group; groups beyond MAX_GROUPS share the last row."""
-        row = min(self._rows, MAX_GROUPS - 1)
-        self._rows += 1
+        if self._free:
+            row = self._free.pop()
+        else:
+            row = min(self._rows, MAX_GROUPS - 1)
+            self._rows += 1
         _ROW.pack_into(self._map, _GROUPS_AT + row * _ROW.size, name.encode()[-48:], b"", 0, 0, 0, 0)
         return row
+
+    def rename_group(self, row: int, name: str) -> None:
+        struct.pack_into("<48s", self._map, _GROUPS_AT + row * _ROW.size, name.encode()[-48:])
+
+    def remove_group(self, row: int) -> None:
+        """Empties the row for another group; the last one is shared, and stays."""
+        if row < MAX_GROUPS - 1:
+            _ROW.pack_into(self._map, _GROUPS_AT + row * _ROW.size, b"", b"", 0, 0, 0, 0)
+            self._free.append(row)
 
     def entered(self, row: int, operation: bytes, number: int) -> None:
         at = _GROUPS_AT + row * _ROW.size
@@ -99,7 +112,7 @@ class CallRecord:
                 self._map, _GROUPS_AT + row * _ROW.size
             )
             if not group.rstrip(b"\0"):
-                break
+                continue
             found.append(
                 GroupCalls(
                     group=group.rstrip(b"\0").decode(errors="replace"),

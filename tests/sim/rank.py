@@ -32,7 +32,7 @@ class SimRank:
         self.steps_done = 0
         self.protection = SimProtection(self)
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
-        self._echoing = False  # its generation has broken: calls return, and communicate nothing
+        self._muted = False  # its generation has broken: calls return, and communicate nothing
         self._order: Reform | None = None
         self._resuming = False
 
@@ -160,8 +160,8 @@ class SimRank:
         member.attempted()
         if not member.boundary(step):
             return
-        if self._echoing:
-            raise self.truth.fail(f"rank {member.rank} took step {step} for complete, in which its calls were echoed")
+        if self._muted:
+            raise self.truth.fail(f"rank {member.rank} took step {step} for complete, in which its calls were muted")
         if rebuilt != (step > 0):  # every rank has to sum as the unbroken run does, which is: otherwise from its second step on
             raise self.truth.fail(f"rank {member.rank} did step {step} live after {member.attempts - 1} attempts")
         self.content = self.truth.next_content(self.content, member.running)
@@ -178,7 +178,7 @@ class SimRank:
     def _broken(self) -> None:
         """Muted: whatever the main thread is doing runs to its end; then it waits."""
         self._thread += 1
-        self._echoing = True
+        self._muted = True
         member = self._member()
         self.protection.end()
         if member.phase is RankPhase.BROKEN:
@@ -250,7 +250,7 @@ class SimRank:
 
     def _reformed(self, order: Reform) -> None:
         member = self._member()
-        self._echoing = False
+        self._muted = False
         self.node.speak(self, messages.RankReformed(generation=order.generation, rank=member.rank))
         source = order.sources[0]
         member.restoring(in_place=source.kind is SourceKind.LIVE)

@@ -44,9 +44,14 @@ def held() -> dict[str, int]:
 
 
 class Trainer:
-    """Model, optimizer and the hooks that break the generation in the middle of a step."""
+    """Model, optimizer and the hooks that break the generation in the middle of a step.
+
+    `kind`: how it is parallel, and "+" what becomes of groups that steps make: kept, destroyed, or made once ("first").
+    """
 
     def __init__(self, kind: str) -> None:
+        kind, _, self.in_steps = kind.partition("+")
+        self.made: list[Any] = []
         torch.manual_seed(0)
         self.mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         data_parallel = self.mesh["dp"].get_group()
@@ -80,10 +85,25 @@ class Trainer:
         loss.backward()
         shared = torch.stack([loss.detach(), torch.tensor(float(stop))])
         dist.all_reduce(shared)  # couples all ranks: none gets more than a step ahead
+        extra = self.sum_in_groups(loss.detach().clone()) if self.in_steps else 0.0
         if not is_broken():
             self.optimizer.step()
         self.all_stop = int(shared[1]) == WORLD
-        return float(loss.item()) + float(shared[0].item()) / WORLD
+        return float(loss.item()) + float(shared[0].item()) / WORLD + extra
+
+    def sum_in_groups(self, value: torch.Tensor) -> float:
+        """Sums in groups that the step makes: one of all ranks, and one of two."""
+        if not self.made:
+            groups = [dist.new_group(ranks) for ranks in (None, [0, 2], [1, 3])]
+            self.made = [group for group in groups if isinstance(group, dist.ProcessGroup)]
+        for group in self.made:
+            dist.all_reduce(value, group=group)
+        if self.in_steps == "destroyed":
+            for group in self.made:
+                dist.destroy_process_group(group)
+        if self.in_steps != "first":
+            self.made = []
+        return float(value.item())
 
     def _inner(self) -> Any:
         return getattr(self.optimizer, "optim", self.optimizer)
@@ -179,7 +199,7 @@ class Rank:
     def strike(self) -> None:
         """Breaks this rank's generation out of the blue, as a failed connection would."""
         generation = self.groups.generation
-        if not self.groups.quiet:
+        if not self.groups.muted:
             self.groups.break_generation(generation, "struck")
         self.on_broken(generation, "struck")
 

@@ -70,7 +70,7 @@ class Generation:
     def fail(self, error: str) -> None:
         """A collective failed by itself: reports it, and breaks the generation.
 
-        In this order: from the break on all calls are echoed, and whoever has not heard of it by then would take the step in
+        In this order: from the break on all calls are muted, and whoever has not heard of it by then would take the step in
         which that happens, and the next ones, for complete. A second thread that fails meanwhile reports it as well.
         """
         if not self.broken:
@@ -105,13 +105,13 @@ class Generation:
         """The inner work of `work` has ended."""
         self.pending.pop(id(work), None)
 
-    def is_quiet(self) -> bool:
+    def has_ended(self) -> bool:
         """True when no inner work runs: nothing of this generation will touch a tensor again."""
         return not self._unended()
 
-    def wait_until_quiet(self, timeout_s: float) -> bool:
+    def wait_until_ended(self, timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
-        while not self.is_quiet():
+        while not self.has_ended():
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_POLL_S)
@@ -120,11 +120,11 @@ class Generation:
     def pending_operations(self) -> list[str]:
         return [work.operation for work in self._unended()]
 
-    def bury(self) -> None:
+    def let_go(self) -> None:
         """Frees the inner groups of a broken generation once all works have ended."""
         with self._lock:
             inners = list(self._inners)
-        self._free_when(self.is_quiet, inners)
+        self._free_when(self.has_ended, inners)
 
     def _unended(self) -> list[PendingWork]:
         """The works whose inner work runs; lets go of the others, also where nobody has waited for them."""

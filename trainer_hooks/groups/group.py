@@ -1,22 +1,24 @@
 """The process group that torch and the script hold: one object for ever, an inner group per generation.
 
 Every method of dist.ProcessGroup is one of these: a collective (found by introspection, forwarded to the inner group while its
-generation is whole, echoed otherwise), a question that is answered from the inner group, or something named in NOT_FORWARDED.
+generation is whole, muted otherwise), a question that is answered from the inner group, or something named in NOT_FORWARDED.
 """
 
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore, PrefixStore, Store
 from torch.distributed.distributed_c10d import GroupName
 
+from deadpool.proto.call_record import CallRecord
 from deadpool.trainer_hooks.groups import muted
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
+from deadpool.trainer_hooks.groups.stores import GenerationStore
 from deadpool.trainer_hooks.groups.works import (
     GroupWork,
     MutedWork,
@@ -27,9 +29,6 @@ from deadpool.trainer_hooks.groups.works import (
     is_usage_error,
 )
 
-if TYPE_CHECKING:
-    from deadpool.trainer_hooks.groups.registry import Groups
-
 BACKEND = "deadpool"
 
 NOT_FORWARDED = {
@@ -39,7 +38,6 @@ NOT_FORWARDED = {
     "unbox": "about this object, not the inner one",
     "_id": "about this object, not the inner one",
     "group_desc": "kept by the base class",
-    "_set_group_desc": "kept by the base class",
     "bound_device_id": "kept by the base class; a bound device would make c10d split communicators instead of opening groups",
     "use_pg_for_symm_mem_rendezvous": "kept by the base class",
     "_register_backend": "the inner group has the backends",
@@ -50,50 +48,91 @@ NOT_FORWARDED = {
 }
 
 
-class Group(dist.ProcessGroup):
-    """Made by the backend's creator (groups.py). The names of methods are torch's, in all spellings that Python or C++ uses."""
+class Registry(Protocol):
+    """What a group needs of the registry that made it."""
 
-    def __init__(self, groups: "Groups", membership: Membership, timeout: timedelta) -> None:
+    record: CallRecord | None
+    store: GenerationStore
+
+    @property
+    def muted(self) -> bool: ...
+
+    def remove(self, group: "Group") -> None: ...
+
+
+class Group(dist.ProcessGroup):
+    """Made by the backend's creator (registry.py). The names of methods are torch's, in all spellings that Python or C++ uses.
+
+    `met_as`: the name under which its members have opened it, the same on all of them; "" while it never was open.
+    """
+
+    def __init__(self, registry: Registry, membership: Membership, timeout: timedelta) -> None:
         super().__init__(membership.rank, membership.size)  # type: ignore[call-arg]
         self.membership = membership
         self.timeout = timeout
-        self._groups = groups
+        self.met_as = ""
+        self._registry = registry
         self._opened: tuple[InnerGroup, Any, Generation, Calls] | None = None
-        self._suspended: tuple[InnerGroup, Any, Generation, Calls] | None = None
+        self._muted: tuple[InnerGroup, Any, Generation, Calls] | None = None  # what is open, in a rehearsal
+        self._closed = "it was destroyed"  # why no call is possible, when it is not open
         self._fake: dist.ProcessGroup | None = None
         self._coalescing: Any = None
         self._row: int | None = None
 
-    def attach(self, inner: InnerGroup, generation: Generation) -> None:
-        """Uses `inner` from now on; calls are numbered from 1 again. A generation that has broken aborts it at once."""
+    def attach(self, inner: InnerGroup, generation: Generation, name: str) -> None:
+        """Uses `inner` from now on; calls are numbered from 1 again. A generation that has broken aborts it immediately."""
         assert inner.group is not None
-        calls = Calls(self._groups.record, self._record_row(), (self.membership.rank, self.membership.size))
-        self._opened, self._suspended = (inner, inner.group, generation, calls), None
+        self.met_as = name
+        self._label_row()
+        calls = Calls(self._registry.record, self._row or 0, (self.membership.rank, self.membership.size))
+        self._opened, self._muted = (inner, inner.group, generation, calls), None
         generation.add(inner, calls)
 
-    def suspend(self, on: bool) -> None:
-        """While on, collectives are echoed although the inner group stays open."""
+    def mute(self, on: bool) -> None:
+        """While on, collectives are muted although the inner group stays open."""
         if on and self._opened is not None:
-            self._opened, self._suspended = None, self._opened
-        elif not on and self._suspended is not None:
-            self._opened, self._suspended = self._suspended, None
+            self._opened, self._muted = None, self._opened
+        elif not on and self._muted is not None:
+            self._opened, self._muted = self._muted, None
+
+    def leave_closed(self, name: str, generation: int) -> None:
+        """Not all its members hold it in this generation: calls raise an error."""
+        self._closed = (
+            f"a process that has taken over a rank in generation {generation} has not made it: "
+            "make it before the loop, or in the step that uses it"
+        )
+        self.met_as = name
+        self.detach()
 
     def detach(self) -> None:
         """Aborts and frees the inner group, if there is one."""
-        opened, self._opened, self._suspended = self._opened or self._suspended, None, None
+        opened, self._opened, self._muted = self._opened or self._muted, None, None
         if opened is not None:
             inner, _, generation, calls = opened
             generation.remove(inner, calls)
+        if self._row is not None and self._registry.record is not None:
+            self._registry.record.remove_group(self._row)
+            self._row = None
 
     def __del__(self) -> None:
         self.detach()
 
-    def _record_row(self) -> int:
-        if self._row is None and self._groups.record is not None:
-            description = self.group_desc
-            label = self.membership.name if description in ("", "undefined") else f"{description}:{self.membership.name}"
-            self._row = self._groups.record.add_group(label)
-        return self._row or 0
+    def _label_row(self) -> None:
+        """Names its row of the call record, as all its members do."""
+        record = self._registry.record
+        if record is None:
+            return
+        description = self.group_desc
+        label = self.met_as if description in ("", "undefined") else f"{description}:{self.met_as}"
+        if self._row is None:
+            self._row = record.add_group(label)
+        else:
+            record.rename_group(self._row, label)
+
+    def _set_group_desc(self, description: str) -> None:
+        super()._set_group_desc(description)
+        if self._row is not None:
+            self._label_row()
 
     def _live(self) -> Any:  # torch's stubs lack half of ProcessGroup
         opened = self._opened
@@ -107,6 +146,11 @@ class Group(dist.ProcessGroup):
         if self._fake is None:
             self._fake = _fake_group(self.membership)
         return self._fake
+
+    def _check_muted(self, operation: str) -> None:
+        """RuntimeError where a call that finds no open group would not be muted but lost."""
+        if not self._registry.muted:
+            raise RuntimeError(f"{operation}: the process group {self.met_as} is not open: {self._closed}")
 
     def _muted_work(self, tensors: list[torch.Tensor]) -> MutedWork:
         neighbour = (self.membership.rank + 1) % self.membership.size  # a plausible source; torch refuses oneself
@@ -139,7 +183,7 @@ class Group(dist.ProcessGroup):
         return [torch.device(device) for device in self.membership.devices]
 
     def get_group_store(self) -> Store:
-        return PrefixStore(self.membership.name, self._groups.store)
+        return PrefixStore(self.met_as, self._registry.store)
 
     # -- questions that the inner group answers
 
@@ -181,7 +225,7 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """destroy_process_group(group): the group is not opened again."""
-        self._groups.remove(self)
+        self._registry.remove(self)
 
     abort = shutdown
 
@@ -209,6 +253,7 @@ class Group(dist.ProcessGroup):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         opened = self._opened
         if opened is None or opened[2].broken:
+            self._check_muted("monitored_barrier")
             return
         _, inner, generation, calls = opened
         calls.enter(b"monitored_barrier")
@@ -270,12 +315,13 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                 if len(self.membership.devices) > 1 and _is_on_cuda(args):
                     return StreamWork(generation, calls, work, operation, (*args, *kwargs.values()))
                 return _work_class(operation, work)(generation, calls, work, operation, (*args, *kwargs.values()))
+        self._check_muted(operation)
         given = (*args, *kwargs.values())
-        muted.echo(operation, self.membership.rank, self.membership.size, given)
+        muted.answer(operation, self.membership.rank, self.membership.size, given)
         return self._muted_work(muted.tensors_in(given[0]) if given else [])
 
     call.__name__ = operation
-    call.__doc__ = f"dist.ProcessGroup.{operation}, or its echo while the generation is broken or muted."
+    call.__doc__ = f"dist.ProcessGroup.{operation}, or its answer while the generation is broken or muted."
     return call
 
 

@@ -1,4 +1,4 @@
-"""What a collective does while nobody answers: as if every member had the caller's values ("echo").
+"""How a muted collective is answered: as if every member had the caller's values.
 
 Used by a joiner that constructs and rehearses alone, and by every rank from the break of a generation to its step's boundary. A
 step runs to its end on such values and is thrown away. They must keep it going, not be right: outputs are filled with
@@ -13,15 +13,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-Echo = Callable[[int, int, tuple[Any, ...]], None]  # (rank, size, the collective's arguments)
+Answer = Callable[[int, int, tuple[Any, ...]], None]  # (rank, size, the collective's arguments)
 
 # The functions of c10d that receive sizes into uninitialised tensors and then allocate what they say.
 _RECEIVE_SIZES = ("broadcast_object_list", "recv_object_list")
 
 
-def echo(operation: str, rank: int, size: int, args: tuple[Any, ...]) -> None:
+def answer(operation: str, rank: int, size: int, args: tuple[Any, ...]) -> None:
     """Fills the collective's outputs; a collective that is not known here leaves its tensors as they are."""
-    fill = _ECHOES.get(operation)
+    fill = _ANSWERS.get(operation)
     if fill is not None:
         fill(rank, size, args)
     elif operation in ("broadcast", "recv", "recv_anysource"):
@@ -118,7 +118,7 @@ def _all_to_all(rank: int, size: int, args: tuple[Any, ...]) -> None:
         _copy(output, given)
 
 
-_ECHOES: dict[str, Echo] = {
+_ANSWERS: dict[str, Answer] = {
     "allgather": _gather_lists,
     "gather": _gather_lists,
     "allgather_coalesced": _gather_coalesced,
@@ -140,4 +140,4 @@ _ECHOES: dict[str, Echo] = {
 LEAVES_TENSORS: Sequence[str] = (
     "allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_anysource", "barrier", "monitored_barrier",
 )  # fmt: skip
-KNOWN = frozenset(_ECHOES) | frozenset(LEAVES_TENSORS)
+KNOWN = frozenset(_ANSWERS) | frozenset(LEAVES_TENSORS)

@@ -1,13 +1,15 @@
 """All reformable groups of this process: the torch.distributed backend "deadpool" and the way from one generation to the next.
 
-LIVE: calls go to inner groups. BROKEN: from the break to the next reform, calls are echoed. MUTED: a joiner before its first
-reform: echoed as well, and nothing was ever opened. A reform opens every group again, same objects, same ranks, on the new store.
+Live: calls go to inner groups. Muted: calls are answered without communicating: from the break of a generation to the next
+reform, in a joiner before its first one (nothing was ever opened), and in a rehearsal. A reform opens the groups again, same
+objects, same ranks, on the new store.
 """
 
 import logging
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,18 +21,20 @@ from torch.distributed.constants import default_pg_timeout
 
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.call_record import CallRecord
+from deadpool.trainer_hooks import torch_internals
 from deadpool.trainer_hooks.groups import torch_patches
 from deadpool.trainer_hooks.groups.generation import Generation
 from deadpool.trainer_hooks.groups.group import BACKEND, Group
 from deadpool.trainer_hooks.groups.inner import Membership
-from deadpool.trainer_hooks.groups.opening import Opening
+from deadpool.trainer_hooks.groups.names import Names, numbered, ranks_text
+from deadpool.trainer_hooks.groups.opening import Opening, Wanted
 from deadpool.trainer_hooks.groups.stores import GenerationStore
 
 log = logging.getLogger(__name__)
 
 # Of an operation, unless the script says otherwise. Not a hang detector: it bounds how long a stuck one is kept aside.
 OPERATION_TIMEOUT = timedelta(minutes=10)
-_QUIET_TIMEOUT_S = 0.5  # old operations end within milliseconds of the abort; one that does not has lost a send and can only fail
+_ENDED_TIMEOUT_S = 0.5  # old operations end within milliseconds of the abort; one that does not has lost a send and can only fail
 
 
 class Groups:
@@ -44,9 +48,11 @@ class Groups:
         self._host = host
         self._on_broken = on_broken
         self._lock = threading.RLock()
-        self._members: list[weakref.ref[Group]] = []  # in the order of their making, which is the same on every rank
+        self._members: list[weakref.ref[Group]] = []  # in the order of their making
         self._current = Generation(0, on_broken)
-        self._muted = False
+        self._names = Names({})
+        self._rows: dict[str, int] = {}  # set of ranks -> where the record counts how often a group of them was opened
+        self._never_opened = False
         self._rehearsing = False
         self._client: Store | None = None
         self._reforming: tuple[int, threading.Event] | None = None
@@ -62,18 +68,14 @@ class Groups:
 
     @property
     def muted(self) -> bool:
-        return self._muted
-
-    @property
-    def quiet(self) -> bool:
-        """Collectives are echoed."""
-        return self._muted or self._rehearsing or self._current.broken
+        """Collectives are answered without communicating."""
+        return self._never_opened or self._rehearsing or self._current.broken
 
     def rehearse(self, on: bool) -> None:
-        """Between steps of a live generation: collectives are echoed, as in a joiner, until it is switched off again."""
+        """Between steps of a live generation: collectives are muted, as in a joiner, until it is switched off again."""
         self._rehearsing = on
         for group in self._alive():
-            group.suspend(on)
+            group.mute(on)
 
     def init_default(
         self, *, rank: int, world_size: int, generation: int, store: Store | None, timeout: timedelta | None = None
@@ -86,13 +88,13 @@ class Groups:
         """
         self._timeout = timeout or OPERATION_TIMEOUT
         self._current = Generation(generation, self._on_broken)
-        self._muted = store is None
+        self._never_opened = store is None
         if store is not None:
             self._client = store
             self.store.attach(self._client, lambda current=self._current: current.broken)  # type: ignore[misc]
         _use(self)
         dist.init_process_group(BACKEND, store=self.store, rank=rank, world_size=world_size, timeout=self._timeout)
-        torch_patches.install(self)
+        torch_patches.install(lambda: self.muted)
 
     def create(self, options: Any, _backend_options: Any) -> Group:
         """The backend's creator: makes a group for c10d, open unless the generation is muted or broken."""
@@ -109,16 +111,34 @@ class Groups:
         with self._lock:
             self._members.append(weakref.ref(group))
         current, client = self._current, self._client
-        if not self._muted and not current.broken and client is not None:
-            opening = Opening([group], current.number, client, self._host, timeout.total_seconds())
-            try:
-                (inner,) = opening.wait(lambda: current.broken)
-            except UnavailableError as error:
-                current.fail(str(error))
-            else:
-                group.attach(inner, current)
-                group.suspend(self._rehearsing)
+        if not self._never_opened and not current.broken and client is not None:
+            self._open_new(group, current, client)
         return group
+
+    def _open_new(self, group: Group, current: Generation, client: Store) -> None:
+        """Opens a group that was just made; the call record shows who has come to this, and who waits."""
+        ranks = ranks_text(group.membership.global_ranks)
+        name, number = self._names.next(ranks)
+        if self.record is not None:
+            self.record.entered(self._row(ranks), b"new_group", number)
+        timeout_s = group.timeout.total_seconds()
+        wanted = Wanted(name=name, membership=group.membership, timeout_s=timeout_s)
+        opening = Opening([wanted], current.number, client, self._host, timeout_s)
+        try:
+            inners = opening.wait(lambda: current.broken)
+        except UnavailableError as error:
+            current.fail(str(error))
+            return
+        group.attach(inners[name], current, name)
+        group.mute(self._rehearsing)
+        if self.record is not None:
+            self.record.completed(self._row(ranks), number)
+
+    def _row(self, ranks: str) -> int:
+        assert self.record is not None
+        if ranks not in self._rows:
+            self._rows[ranks] = self.record.add_group(ranks)
+        return self._rows[ranks]
 
     def break_generation(self, generation: int, reason: str) -> None:
         """Mutes, settles all works in flight and aborts. Any thread; idempotent; ignored for an older generation."""
@@ -126,7 +146,7 @@ class Groups:
             if self._reforming is not None and generation >= self._reforming[0]:
                 self._reforming[1].set()
             current = self._current
-            if self._muted or generation < current.number:
+            if self._never_opened or generation < current.number:
                 return
         current.break_up(reason)
 
@@ -135,37 +155,55 @@ class Groups:
         self._current.lose_connections()
 
     def reform(self, *, generation: int, store: Store, timeout_s: float, cancelled: threading.Event) -> None:
-        """Opens every group again on `store` (a client for nobody else) and is LIVE in `generation`.
+        """Opens on `store` (a client for nobody else) every group that all its members hold, and is live in `generation`.
 
-        UnavailableError when that fails, takes longer than `timeout_s`, `cancelled` is set or the generation is broken
-        meanwhile; the groups then stay as they were (broken or muted), and nothing of the attempt touches a later one.
+        A call on one that is not open then raises. UnavailableError when it fails, takes longer than `timeout_s`, `cancelled` is
+        set or the generation is broken meanwhile; the groups then stay muted, and nothing of the attempt touches a later one.
         """
         deadline_s = time.monotonic() + timeout_s
         overtaken = threading.Event()
         with self._lock:
             old = self._current
-            assert self.quiet, f"generation {old.number} is live: break it before reforming in {generation}"
+            assert self.muted, f"generation {old.number} is live: break it before reforming in {generation}"
             assert generation >= old.number, f"generation {generation} is older than {old.number}"
             self._reforming = (generation, overtaken)
         try:
-            if not old.wait_until_quiet(min(_QUIET_TIMEOUT_S, timeout_s)):
+            if not old.wait_until_ended(min(_ENDED_TIMEOUT_S, timeout_s)):
                 log.warning("generation %d: %s are stuck and stay aside", old.number, old.pending_operations())
             members = self._alive()
-            opening = Opening(members, generation, store, self._host, deadline_s - time.monotonic())
+            names = numbered(ranks_text(group.membership.global_ranks) for group in members)
+            wanted = [
+                Wanted(name=name, membership=group.membership, timeout_s=group.timeout.total_seconds())
+                for group, name in zip(members, names, strict=True)
+            ]
+            opening = Opening(wanted, generation, store, self._host, deadline_s - time.monotonic(), held=True)
             inners = opening.wait(lambda: cancelled.is_set() or overtaken.is_set())
             new = Generation(generation, self._on_broken)
             with self._lock:
-                for group, inner in zip(members, inners, strict=True):
-                    group.attach(inner, new)
-                self._current, self._muted, self._client = new, False, store
+                for group, name in zip(members, names, strict=True):
+                    if name in inners:
+                        group.attach(inners[name], new, name)
+                    else:
+                        group.leave_closed(name, generation)
+                self._count_from(generation, Counter(name.rpartition("#")[0] for name in inners))
+                self._current, self._never_opened, self._client = new, False, store
                 self.store.attach(store, lambda: new.broken)
-            old.bury()
+            old.let_go()
             if overtaken.is_set():
                 new.break_up("broken while its groups opened")
                 raise UnavailableError(f"generation {generation} was broken while its groups opened")
         finally:
             with self._lock:
                 self._reforming = None
+
+    def _count_from(self, generation: int, reopened: Counter[str]) -> None:
+        """Numbers the groups made from here on as all ranks do: ours after those that were opened again, c10d's own as well."""
+        self._names = Names(reopened)
+        torch_internals.count_groups_from(generation)
+        for ranks, row in self._rows.items():
+            assert self.record is not None
+            self.record.entered(row, b"", reopened[ranks])
+            self.record.completed(row, reopened[ranks])
 
     def remove(self, group: Group) -> None:
         """The script destroys one group."""
@@ -174,15 +212,15 @@ class Groups:
         group.detach()
 
     def close(self) -> None:
-        """At exit: aborts what is open and takes the shims away. Collectives are echoed from here on."""
+        """At exit: aborts what is open and takes the patches away. Collectives are muted from here on."""
         current = self._current
         current.break_up("closed")
         torch_patches.remove()
-        if not current.wait_until_quiet(_QUIET_TIMEOUT_S):
+        if not current.wait_until_ended(_ENDED_TIMEOUT_S):
             log.warning("generation %d: %s are stuck at exit", current.number, current.pending_operations())
         for group in self._alive():
             group.detach()
-        current.bury()
+        current.let_go()
 
     def _alive(self) -> list[Group]:
         with self._lock:

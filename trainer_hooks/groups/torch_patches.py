@@ -1,6 +1,6 @@
 """Three functions of torch.distributed that need help with our groups. Installed by init_default, taken away by close.
 
-* `_tensor_to_object`, inside every object collective: what arrives while collectives are echoed may be no pickle. It gives None.
+* `_tensor_to_object`, inside every object collective: what arrives while collectives are muted may be no pickle. It gives None.
 * `batch_isend_irecv` coalesces only for groups whose type is exactly ProcessGroup; on NCCL, sends and receives one by one can
   deadlock when two stages exchange both ways.
 * `monitored_barrier` refuses any backend that is not called gloo.
@@ -8,27 +8,21 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from deadpool.trainer_hooks.groups.group import Group
 
-
-class Quiet(Protocol):
-    @property
-    def quiet(self) -> bool: ...
-
-
 _originals: dict[str, Callable[..., Any]] = {}
 
 
-def install(groups: Quiet) -> None:
-    """Puts the three in place of torch's; again for another registry."""
+def install(is_muted: Callable[[], bool]) -> None:
+    """Puts the three in place of torch's; again for another registry. `is_muted`: whether collectives are."""
     for name in ("_tensor_to_object", "batch_isend_irecv", "monitored_barrier"):
         _originals.setdefault(name, getattr(distributed_c10d, name))
-    _set("_tensor_to_object", lambda tensor, size, group: _tensor_to_object(groups, tensor, size, group))
+    _set("_tensor_to_object", lambda tensor, size, group: _tensor_to_object(is_muted, tensor, size, group))
     _set("batch_isend_irecv", _batch_isend_irecv)
     _set("monitored_barrier", _monitored_barrier)
 
@@ -44,11 +38,11 @@ def _set(name: str, function: Callable[..., Any]) -> None:
         setattr(dist, name, function)
 
 
-def _tensor_to_object(groups: Quiet, tensor: Any, size: Any, group: Any) -> Any:
+def _tensor_to_object(is_muted: Callable[[], bool], tensor: Any, size: Any, group: Any) -> Any:
     try:
         return _originals["_tensor_to_object"](tensor, size, group)
     except Exception:  # whatever unpickling garbage may raise
-        if groups.quiet:
+        if is_muted():
             return None
         raise
 

@@ -110,7 +110,7 @@ class GroupWork(dist.Work):
         if self._error is not None:
             raise self._error
         if self._settled:
-            self._echo()
+            self._answer()
         return True
 
     def is_completed(self) -> bool:
@@ -172,10 +172,10 @@ class GroupWork(dist.Work):
             self._take_result(inner)
         return self._inner is None
 
-    def _echo(self) -> None:
+    def _answer(self) -> None:
         """Fills the outputs as a muted call does: half of a result would be uninitialised memory to whoever waited for it."""
         rank, size = self._place
-        muted.echo(self.operation, rank, size, self._args)
+        muted.answer(self.operation, rank, size, self._args)
 
     def _wait_until_ended(self, deadline_s: float | None) -> None:
         raise NotImplementedError

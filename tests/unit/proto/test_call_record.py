@@ -57,6 +57,18 @@ def test_more_groups_than_rows_share_the_last_one(path: Path) -> None:
     record.close()
 
 
+def test_the_row_of_a_removed_group_is_used_again(path: Path) -> None:
+    record = CallRecord(path, create=True)
+    first, second = record.add_group("first"), record.add_group("second")
+    record.entered(first, b"allreduce", 7)
+    record.remove_group(first)
+    record.rename_group(second, "renamed")
+    assert [each.group for each in record.groups()] == ["renamed"]
+    assert record.add_group("third") == first
+    assert [(each.group, each.entered) for each in record.groups()] == [("third", 0), ("renamed", 0)]
+    record.close()
+
+
 def test_a_new_record_is_empty_private_and_replaces_the_old_one(path: Path) -> None:
     first = CallRecord(path, create=True)
     first.write_head(Head(pid=1, generation=9))

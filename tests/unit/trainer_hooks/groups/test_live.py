@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
-from deadpool.proto.call_record import CallRecord
+from deadpool.proto.call_record import CallRecord, GroupCalls
 from deadpool.trainer_hooks.groups.generation import Generation
 from deadpool.trainer_hooks.groups.group import Group
 from deadpool.trainer_hooks.groups.registry import Groups
@@ -28,6 +28,10 @@ class Live:
 
     def reform(self) -> None:
         self.groups.reform(generation=self.groups.generation + 1, store=self.store, timeout_s=30, cancelled=Event())
+
+    def row(self, group: str = "default_pg:all#0") -> GroupCalls:
+        """Returns what the record says of a group, or of the opening of all groups of the same ranks."""
+        return next(row for row in self.record.groups() if row.group == group)
 
     @property
     def group(self) -> Any:
@@ -55,13 +59,13 @@ def test_calls_are_numbered_from_one_in_each_generation(live: Live) -> None:
     live.reform()
     for _ in range(3):
         dist.all_reduce(torch.ones(1))
-    row = live.record.groups()[0]
+    row = live.row()
     assert (row.operation, row.entered, row.completed) == ("allreduce", 3, 3)
     live.groups.break_generation(live.groups.generation, "the test")
-    dist.all_reduce(torch.ones(1))  # echoed: not counted
-    assert live.record.groups()[0].entered == 3
+    dist.all_reduce(torch.ones(1))  # muted: not counted
+    assert live.row().entered == 3
     live.reform()
-    assert (live.record.groups()[0].entered, live.record.groups()[0].completed) == (0, 0)
+    assert (live.row().entered, live.row().completed) == (0, 0)
 
 
 def test_an_order_of_an_old_generation_is_ignored(live: Live) -> None:
@@ -91,8 +95,8 @@ def test_a_failure_is_reported_once_and_settles(live: Live) -> None:
     live.reform()
 
 
-def test_a_failure_is_reported_before_anything_is_echoed() -> None:
-    """Else a step whose calls were echoed would count as complete: the main thread may be quicker than the one that reports."""
+def test_a_failure_is_reported_before_anything_is_muted() -> None:
+    """Else a step whose calls were muted would count as complete: the main thread may be quicker than the one that reports."""
     broken_then: list[bool] = []
     generation = Generation(1, lambda *_: broken_then.append(generation.broken))
     generation.fail("lost")
@@ -112,18 +116,18 @@ def test_groups_made_and_destroyed_while_live_and_while_broken(live: Live) -> No
         assert group.get_group_store() is not None
 
 
-def test_a_rehearsal_between_live_steps_is_echoed(live: Live) -> None:
+def test_a_rehearsal_between_live_steps_is_muted(live: Live) -> None:
     dist.all_reduce(torch.ones(1))
-    entered = live.record.groups()[0].entered
+    entered = live.row().entered
     live.groups.rehearse(True)
     dist.all_reduce(torch.ones(1))
     made = dist.new_group([0])
     live.groups.rehearse(False)
-    assert live.record.groups()[0].entered == entered
+    assert live.row().entered == entered
     for group in (None, made):
         dist.all_reduce(torch.ones(1), group=group)
-    assert live.record.groups()[0].entered == entered + 1
-    assert not live.groups.quiet
+    assert live.row().entered == entered + 1
+    assert not live.groups.muted
 
 
 def test_questions_have_answers_in_every_state(live: Live) -> None:
@@ -140,3 +144,34 @@ def test_questions_have_answers_in_every_state(live: Live) -> None:
     ask()
     live.reform()
     ask()
+
+
+def test_groups_made_in_a_generation_are_numbered_after_those_that_were_opened_again(live: Live) -> None:
+    kept = [dist.new_group([0]) for _ in range(3)]
+    held = len([ref for ref in live.groups._alive() if ref.membership.global_ranks == (0,)])
+    live.groups.break_generation(live.groups.generation, "the test")
+    live.reform()
+    assert live.row("0").entered == live.row("0").completed == held
+    made: Any = dist.new_group([0], group_desc="pair")
+    assert made.met_as == f"0#{held}"
+    assert (live.row("0").operation, live.row("0").entered) == ("new_group", held + 1)
+    assert live.row(f"pair:0#{held}").entered == 0
+    dist.destroy_process_group(made)
+    assert f"pair:0#{held}" not in {row.group for row in live.record.groups()}
+    assert dist.distributed_c10d._world.group_count > live.groups.generation << 20
+    for group in kept:
+        dist.destroy_process_group(group)
+
+
+def test_a_call_on_a_group_that_not_all_hold_raises(live: Live) -> None:
+    """Its answer would be the caller's own values, in a live generation."""
+    group: Any = dist.new_group([0])
+    group.leave_closed(group.met_as, live.groups.generation)
+    with pytest.raises(RuntimeError, match="has not made it"):
+        dist.all_reduce(torch.ones(1), group=group)
+    with pytest.raises(RuntimeError, match="has not made it"):
+        dist.monitored_barrier(group)
+    assert not live.groups.broken
+    live.groups.rehearse(True)
+    dist.all_reduce(torch.ones(1), group=group)
+    live.groups.rehearse(False)

@@ -1,4 +1,4 @@
-"""A joiner alone: construction and steps with muted groups run without any peer, and every collective has an echo."""
+"""A joiner alone: construction and steps with muted groups run without any peer, and every collective has an answer."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -48,21 +48,20 @@ def test_every_method_of_the_installed_torch_is_handled() -> None:
     assert set(NOT_FORWARDED) <= inherited | {"merge_remote_group", "split_group"}
 
 
-def test_every_collective_of_the_installed_torch_has_an_echo() -> None:
+def test_every_collective_of_the_installed_torch_has_an_answer() -> None:
     assert len(collectives()) > 20
     assert set(collectives()) <= muted.KNOWN
 
 
 def test_muted_state(groups: Groups) -> None:
     assert groups.muted
-    assert groups.quiet
     assert not groups.broken
     assert groups.generation == 7
     groups.break_generation(7, "an order that comes during construction")
     assert groups.muted
 
 
-def test_echo_of_tensors(groups: Groups) -> None:
+def test_answers_in_tensors(groups: Groups) -> None:
     tensor = own(3)
     dist.all_reduce(tensor)
     dist.broadcast(tensor, 0)
@@ -87,7 +86,7 @@ def test_echo_of_tensors(groups: Groups) -> None:
     assert torch.equal(tensor, own(3))
 
 
-def test_echo_into_a_slice_of_itself(groups: Groups) -> None:
+def test_answer_into_a_slice_of_itself(groups: Groups) -> None:
     """FSDP2 gathers from a part of its own output."""
     output = torch.zeros(SIZE * 2)
     output[2 * RANK : 2 * RANK + 2] = own(2)
@@ -95,7 +94,7 @@ def test_echo_into_a_slice_of_itself(groups: Groups) -> None:
     assert torch.equal(output, own(2).repeat(SIZE))
 
 
-def test_echo_keeps_versions_and_gradients_out(groups: Groups) -> None:
+def test_answers_keep_versions_and_gradients_out(groups: Groups) -> None:
     parameter = torch.nn.Parameter(torch.zeros(SIZE))
     version = parameter._version
     whole(groups)._allgather_base(parameter, torch.ones(1))
