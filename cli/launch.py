@@ -14,6 +14,7 @@ from deadpool.cli.options.settings import with_settings
 from deadpool.cli.plan.resolve import resolve
 from deadpool.deploy.slurm.srun_options import is_of_srun
 from deadpool.host.errors import ConfigError
+from deadpool.host.version import PACKAGE
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def _launched(arguments: list[str]) -> Any:
 
 @click.command(cls=HeadedCommand, context_settings=CONTEXT_SETTINGS)
 @with_settings
-@click.version_option(package_name="deadpool-train")
+@click.version_option(package_name=PACKAGE)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context

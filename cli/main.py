@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
+from deadpool.cli.commands.slurm_scripts import SCRIPTS, script_text
 from deadpool.cli.exit_codes import guarded, say
 from deadpool.cli.launcher.job_dirs import find_job, is_running
 from deadpool.cli.options.types import host_names, size
 from deadpool.host.errors import ConfigError, DeadpoolError
+from deadpool.host.version import PACKAGE
 from deadpool.proto.faults import FAULTS, Target
-from deadpool.proto.messages import NO_STEP
+from deadpool.proto.step import NO_STEP
 
 _REFRESH_S = 1.0
 _POLL_S = 0.02
@@ -35,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="deadpool-train")
+@click.version_option(package_name=PACKAGE)
 def commands() -> None:
     """Look at a running job, free a node, inject a failure, stop it. Jobs are started with deadpool-launch."""
 
@@ -46,10 +48,11 @@ def commands() -> None:
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
 def status(job_id: str | None, as_text: bool, watch: bool) -> None:
     """Show phase, generation, step, nodes, ranks, spares and the last recoveries."""
+    folder = find_job(job_id)
     from deadpool.cli import client
     from deadpool.cli.commands import tables
 
-    with client.connected(find_job(job_id), to_the_end=watch) as job:
+    with client.connected(folder, to_the_end=watch) as job:
         if as_text:
             click.echo(json.dumps(tables.as_json(job.status())))
             while watch:
@@ -76,13 +79,14 @@ def status(job_id: str | None, as_text: bool, watch: bool) -> None:
 @click.option("--follow", is_flag=True, help="Go on with the events to come, until the job's end.")
 def events(job_id: str | None, as_text: bool, follow: bool) -> None:
     """Show every change so far, one a line."""
+    folder = find_job(job_id)
     from rich.console import Console
 
     from deadpool.cli import client
     from deadpool.cli.commands import tables
 
     console = Console(soft_wrap=True)
-    with client.connected(find_job(job_id), to_the_end=follow) as job:
+    with client.connected(folder, to_the_end=follow) as job:
         for line in job.events(follow=follow):
             if as_text:
                 click.echo(line)
@@ -158,10 +162,11 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
 
     NODE is a name as `deadpool status` shows it, or a launch index. Without a spare nothing changes.
     """
+    folder = find_job(job_id)
     from deadpool.cli import client
     from deadpool.cli.commands.drain import drain_node
 
-    with client.connected(find_job(job_id)) as job:
+    with client.connected(folder) as job:
         if undo:
             job.drain(node, reason, undo=True)
             say(f"{node} may have ranks again")
@@ -228,13 +233,20 @@ def doctor(
 
 
 @commands.command()
+@click.argument("name", metavar="[train|interactive|add-spare]", type=click.Choice(tuple(SCRIPTS)), default="train")
+def slurm_script(name: str) -> None:
+    """Print a script for Slurm: a training job, the same by hand, or spares for a running job."""
+    click.echo(script_text(name), nl=False)
+
+
+@commands.command()
 @job_option
 @click.option("--reason", default="deadpool stop", show_default=True, help="For the events and logs.")
 def stop(job_id: str | None, reason: str) -> None:
     """End the job and wait until nothing of it is left."""
+    folder = find_job(job_id)
     from deadpool.cli import client
 
-    folder = find_job(job_id)
     with client.connected(folder) as job:
         job.stop(reason)
     deadline = time.monotonic() + _STOP_TIMEOUT_S

@@ -8,7 +8,7 @@ from signal import Signals
 
 from deadpool.host.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
-from deadpool.proto.messages import NO_STEP
+from deadpool.proto.step import NO_STEP
 
 _ALWAYS_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR2")
 CHECKPOINT_SIGNAL = Signals.SIGUSR1  # to the launcher: a persistent checkpoint is written, and the job goes on

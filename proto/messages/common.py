@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-NO_STEP = -1  # wherever a step is expected and there is none
+from deadpool.proto.step import NO_STEP as NO_STEP
 
 
 class SlotKind(StrEnum):

@@ -31,7 +31,8 @@ PURE = (
     "agent.supervisor_link.conversation",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule",
     "cli.commands.drain", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
-    "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.faults", "proto.streams", "proto.vault.slots",
+    "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.faults", "proto.step", "proto.streams",
+    "proto.vault.slots",
 )  # fmt: skip
 READS_A_SHIPPED_TABLE = {"supervisor.failures.rules"}  # always the same one
 VALUES = {  # modules that also act, of which pure ones take values and functions over values
