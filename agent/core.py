@@ -302,6 +302,7 @@ class NodeCore:
                 log_tail=event.log_tail,
                 step=event.step,
                 commit_step=event.commit_step,
+                yielded=event.yielded,
             )
             self._last_exits[process.rank] = exited
             yield Report(message=exited)

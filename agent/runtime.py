@@ -36,9 +36,9 @@ from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
+from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import (
-    NO_STEP,
     CheckpointWritten,
     Hello,
     JobSignalled,
@@ -342,10 +342,9 @@ class NodeRuntime:
         self._ranks.forget(process)
         if playing is None or self._resources is None:
             return
-        step, commit_step = NO_STEP, NO_STEP
+        head = Head()
         if playing.rank is not None:
             head = self._resources.records.head(playing.rank, playing.pid)
-            step, commit_step = head.step, head.commit_step
             stacks_path(self._resources.vault.folder, playing.pid).unlink(missing_ok=True)
         elif exit.exit_code and not playing.killed:
             _log.warning("a stand-in ended with %d before it had a rank:\n%s", exit.exit_code, exit.error or exit.log_tail)
@@ -356,8 +355,9 @@ class NodeRuntime:
                 signal=exit.signal,
                 error=exit.error,
                 log_tail=exit.log_tail,
-                step=step,
-                commit_step=commit_step,
+                step=head.step,
+                commit_step=head.commit_step,
+                yielded=head.yielded,
             )
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECORD_BYTES = 64 << 10
-_HEAD = struct.Struct("<qqqqqqqq")  # pid generation step step_began_ns steps_done commit_step stall_ns typical_step_ns
+_HEAD = struct.Struct("<qqqqqqqqq")  # as in Head
 _GROUPS_AT = 128
 _ROW = struct.Struct("<48s24sqqqq")  # group, operation, entered, completed, entered_ns, completed_ns
 MAX_GROUPS = (RECORD_BYTES - _GROUPS_AT) // _ROW.size
@@ -25,7 +25,10 @@ def record_path(vault_dir: Path, rank: int) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """`step`: the step in progress, -1 before the first. Times in CLOCK_MONOTONIC ns; 0 when there is none yet."""
+    """`step`: the step in progress, -1 before the first. Times in CLOCK_MONOTONIC ns; 0 when there is none yet.
+
+    `yielded`: as in RankPrepared; -1 when it is not known.
+    """
 
     pid: int = 0
     generation: int = 0
@@ -35,6 +38,7 @@ class Head:
     commit_step: int = -1
     stall_ns: int = 0
     typical_step_ns: int = 0
+    yielded: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +67,17 @@ class CallRecord:
     def write_head(self, head: Head) -> None:
         _HEAD.pack_into(
             self._map, 0, head.pid, head.generation, head.step, head.step_began_ns, head.steps_done, head.commit_step,
-            head.stall_ns, head.typical_step_ns,
+            head.stall_ns, head.typical_step_ns, head.yielded,
         )  # fmt: skip
 
     def head(self) -> Head:
         """Returns the newest head; an empty one (no step, no commit) as long as none was written."""
-        pid, generation, step, began, done, commit, stall, typical = _HEAD.unpack_from(self._map)
+        pid, generation, step, began, done, commit, stall, typical, yielded = _HEAD.unpack_from(self._map)
         if pid == 0:
             return Head()
         return Head(
             pid=pid, generation=generation, step=step, step_began_ns=began, steps_done=done, commit_step=commit,
-            stall_ns=stall, typical_step_ns=typical,
+            stall_ns=stall, typical_step_ns=typical, yielded=yielded,
         )  # fmt: skip
 
     def add_group(self, name: str) -> int:

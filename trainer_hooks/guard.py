@@ -83,7 +83,6 @@ class Guard:
         self._recovery = Recovery(session, state, self._protection)
         self._opened = False
         self._rehearsing = False
-        self._yielded = 0
         self._resumed_from: Path | None = None
         self._loaded: tuple[Tables, dict[str, bytearray]] | None = None
         self._resumed_sent = True
@@ -113,7 +112,9 @@ class Guard:
     # ------------------------------------------------------------ the loop
 
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
-        """Yields (step, train_step(step)) for each completed step in [start, until), each once in this process's life.
+        """Yields (step, train_step(step)) for each completed step in [start, until).
+
+        A step that is done again after a failure is yielded again, by all ranks, unless each one's loop body was through with it.
 
         train_step(k) takes the training from S_k to S_k+1 with one optimizer step. It may run again after a failure, with the
         same state and random numbers, so it must depend on nothing else that changes.
@@ -124,8 +125,7 @@ class Guard:
                 step = self.next_step
                 with self.step() as attempt:
                     value = train_step(step)
-                if attempt.completed and step >= self._yielded:
-                    self._yielded = step + 1
+                if attempt.completed and step >= self._member.yielded:
                     yield step, value
             if self.finish():
                 return
@@ -139,7 +139,7 @@ class Guard:
             self.next_step = max(start, min(self._session.role.hint_step, until - 1))
             return
         start = self._resume(start)
-        self.next_step = self._yielded = start
+        self.next_step = start
         with self._session.changed:
             self._member.begun(start)
         if self._protection.first(StateId(generation=self._session.role.generation, step=start)) and start > 0:
@@ -155,6 +155,8 @@ class Guard:
         """Returns True when every rank has finished; False when a recovery has led back behind the end (`next_step`)."""
         step = self.next_step
         session, member = self._session, self._member
+        with session.changed:
+            member.had(step)
         self._protection.wait_done(step)
         with session.changed:
             session.carry_out(member.finished(step))
@@ -169,6 +171,8 @@ class Guard:
 
     def begin_attempt(self, step: int) -> None:
         self._step_began_ns = time.monotonic_ns()
+        with self._session.changed:
+            self._member.had(step)
         self._write_record(step)
 
     def end_attempt(self, step: int, error: Exception | None) -> tuple[bool, bool]:
@@ -291,5 +295,6 @@ class Guard:
                     commit_step=self._member.commit_step,
                     stall_ns=int(self.counters.exposed_stall_s * 1e9),
                     typical_step_ns=int(median(self._durations_ns)) if self._durations_ns else 0,
+                    yielded=self._member.yielded,
                 )
             )

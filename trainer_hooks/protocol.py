@@ -66,7 +66,7 @@ Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | Rank
 class Member:
     """`generation`: the newest heard of. `running`: the one whose groups were last opened. `live`: the state in the process.
 
-    `commit_step`: the newest commit known; its slot must stay.
+    `commit_step`: the newest commit known; its slot must stay. `yielded`: as in RankPrepared.
     """
 
     def __init__(self, *, rank: int, generation: int, joiner: bool) -> None:
@@ -77,6 +77,7 @@ class Member:
         self.live: StateId | None = None
         self.dirty = False  # optimizer.step has begun since the last boundary
         self.commit_step = NO_STEP
+        self.yielded = NO_STEP
         self.attempts = 0  # at a step, of this process, whatever came of them
 
     @property
@@ -131,6 +132,7 @@ class Member:
     def begun(self, step: int) -> None:
         """The loop is entered for the first time, with S_step in the process."""
         self.live = StateId(generation=self.running, step=step)
+        self.yielded = step
         if self.phase is RankPhase.CONSTRUCT:
             self.phase = RankPhase.RUN
 
@@ -153,6 +155,11 @@ class Member:
         self.live = StateId(generation=self.running, step=step + 1)
         self.dirty = False
         return True
+
+    def had(self, until: int) -> None:
+        """The script has had all steps before this one, and its loop body is through with them; not of a void body."""
+        if self.phase is not RankPhase.REHEARSE:
+            self.yielded = max(self.yielded, until)
 
     def commit_known(self, generation: int, step: int) -> None:
         if generation == self.running:
@@ -188,6 +195,7 @@ class Member:
         self.phase = RankPhase.RUN
         self.running = order.generation
         self.live = state
+        self.yielded = order.yielded
         self.commit_step = min(max(self.commit_step, order.commit_step), order.resume_step)
         return True
 
@@ -216,4 +224,5 @@ class Member:
             live_generation=self.live.generation if self.live else 0,
             live_step=self.live.step if self.live else NO_STEP,
             commit_step=self.commit_step,
+            yielded=self.yielded,
         )

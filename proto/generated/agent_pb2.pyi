@@ -240,7 +240,7 @@ class Stopped(_message.Message):
     def __init__(self) -> None: ...
 
 class RankExited(_message.Message):
-    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail", "step", "commit_step")
+    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail", "step", "commit_step", "yielded")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +250,7 @@ class RankExited(_message.Message):
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
+    YIELDED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     pid: int
@@ -259,7 +260,8 @@ class RankExited(_message.Message):
     log_tail: str
     step: int
     commit_step: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ...) -> None: ...
+    yielded: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ...) -> None: ...
 
 class CheckpointWritten(_message.Message):
     __slots__ = ("step", "path", "error", "seconds")

@@ -113,18 +113,20 @@ class RankRaised(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class RankPrepared(_message.Message):
-    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step")
+    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     LIVE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     LIVE_STEP_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
+    YIELDED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     live_generation: int
     live_step: int
     commit_step: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ...) -> None: ...
+    yielded: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ...) -> None: ...
 
 class RankReformed(_message.Message):
     __slots__ = ("generation", "rank")
@@ -225,7 +227,7 @@ class Quiesce(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Reform(_message.Message):
-    __slots__ = ("generation", "resume_step", "store_host", "store_port", "placements", "sources", "commit_step")
+    __slots__ = ("generation", "resume_step", "store_host", "store_port", "placements", "sources", "commit_step", "yielded")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +235,7 @@ class Reform(_message.Message):
     PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
+    YIELDED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     resume_step: int
     store_host: str
@@ -240,7 +243,8 @@ class Reform(_message.Message):
     placements: _containers.RepeatedCompositeFieldContainer[Placement]
     sources: _containers.RepeatedCompositeFieldContainer[Source]
     commit_step: int
-    def __init__(self, generation: _Optional[int] = ..., resume_step: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., commit_step: _Optional[int] = ...) -> None: ...
+    yielded: int
+    def __init__(self, generation: _Optional[int] = ..., resume_step: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("generation",)

@@ -124,6 +124,9 @@ class RankPrepared:
     `generation`: of the Quiesce or Assign that is answered. `live_step`: NO_STEP when the process holds no usable state
     (a joiner after its rehearsal, or a state caught in the middle of optimizer.step). `live_generation`: the generation in
     which that state was stepped to (kept when it is restored). `commit_step`: the newest commit that the rank knows of.
+    `yielded`: the script has had all steps before this one, and its loop body has been through with each of them; a body in
+    which a call of a broken generation returned is void, so its step does not count. NO_STEP when this process does not know (a
+    joiner that has not resumed yet).
     """
 
     generation: int
@@ -131,6 +134,7 @@ class RankPrepared:
     live_generation: int
     live_step: int
     commit_step: int
+    yielded: int = NO_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,11 +256,14 @@ class Reform:
     """The plan of a recovery, for the ranks of one node. Also relayed to each rank (with its own placement and source).
 
     `commit_step`: the newest commit that any rank knows of (the slots of that state must stay until a newer commit).
+    `yielded`: the steps from this one on are yielded to the scripts, on all ranks alike, whatever each of them has had; those
+    before it are not. At least resume_step; more when every rank has had steps that are done again.
     """
 
     generation: int
     resume_step: int
     commit_step: int = NO_STEP
+    yielded: int = NO_STEP
     store_host: str
     store_port: int
     placements: tuple[Placement, ...]

@@ -72,6 +72,7 @@ def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_
         return
     finished, joining = rank.finished, rank.joining
     state.roster.gone(rank)
+    state.roster.yields(rank, exited.yielded)
     state.heard_commit(exited.commit_step)
     rank.step = exited.step if exited.step != messages.NO_STEP else rank.step
     state.note("rank_exited", rank=exited.rank, node=node_id, pid=exited.pid, exit_code=exited.exit_code, signal=exited.signal)

@@ -48,6 +48,7 @@ class Rank:
     `present`: the process exists as far as is known. `joining`: it has not been prepared once. `done`: it exited with 0.
     `joined_s`: when it had come as far as `join()`; None once it has made, or rehearsed, its first steps.
     `stopped_s`: since when it is known to be stopped (SIGSTOP), None while it is not.
+    `yielded`: so far at least its script has had the steps (RankPrepared); `yielded_known`: so far and no further.
     """
 
     rank: int
@@ -63,6 +64,8 @@ class Rank:
     step: int = NO_STEP
     commit_step: int = NO_STEP
     stopped_s: float | None = None
+    yielded: int = NO_STEP
+    yielded_known: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,6 +172,19 @@ class Roster:
         """A new process is ordered for the rank."""
         self.retire(rank)
         rank.since, rank.present, rank.joining, rank.assigned_at_s = generation, True, joining, now_s
+
+    def yields(self, rank: Rank, yielded: int) -> None:
+        """The rank's process has said so, or has left it behind; one that has not gone live knows nothing of its predecessor."""
+        if yielded != NO_STEP:
+            rank.yielded, rank.yielded_known = yielded, True
+
+    def yielded(self) -> int:
+        """Returns the first step that the script of some rank may not have had; NO_STEP when that is not known."""
+        return min(rank.yielded for rank in self.ranks)
+
+    def unyielded(self) -> int | None:
+        """Returns the first step that the script of some rank is known not to have had, None when nothing is known."""
+        return min((rank.yielded for rank in self.ranks if rank.yielded_known), default=None)
 
     def plays(self, node_id: str, rank: int, generation: int, pid: int = 0) -> bool:
         """Returns whether a message about this rank's process, sent by this node in this generation, is about the present one."""

@@ -70,6 +70,7 @@ class Story:
     ahead_step: int = NO_STEP  # the largest step that a surviving rank had in progress
     commit_step: int = NO_STEP  # the newest commit that anyone knew of
     resume_step: int = NO_STEP
+    newest_step: int = NO_STEP  # the plan's
 
     @classmethod
     def begin(cls, failure: Failure, *, generation: int, pids: dict[int, int], commit_step: int) -> "Story":
@@ -114,7 +115,7 @@ class Story:
             survivors_kept_processes=survivors_kept_processes,
             phases_s=PhaseTimes(**self.phases_s),
             total_s=self.mark_s - self.began_s,
-            committed_steps_lost=max(0, self.commit_step - self.resume_step),
+            committed_steps_lost=max(0, self.commit_step - max(self.newest_step, self.resume_step)),
         )
 
 

@@ -23,7 +23,10 @@ class Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """`newest_step`: the largest that every rank has a source of. `resume_step` is before it where loop bodies must run again."""
+
     resume_step: int
+    newest_step: int
     sources: tuple[Source, ...]  # of rank 0, 1, ...
 
 
@@ -63,8 +66,12 @@ def plan_recovery(
     endpoints: Mapping[str, Endpoint],
     lineage: Sequence[Sent],
     conflicts: Collection[CopyConflict] = (),
+    unyielded: int | None = None,
 ) -> tuple[Plan | None, str]:
     """Returns (the plan with the largest step, why), or (None, which ranks are without a source).
+
+    `unyielded`: a step that the script of some rank has not had. Only a step that is done again can be yielded, so the plan does
+    not resume after it, unless that is all that there is a source of.
 
     `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
     For each rank, its live state comes first, then its snapshot at home, then a replica, then its snapshot on a live node where
@@ -112,19 +119,32 @@ def plan_recovery(
 
     steps = {state.step for state in states.values()} | {step for _, step in (*snapshots, *replicas)}
     closest: tuple[int, list[int]] | None = None
+    plan: Plan | None = None
     for step in sorted(steps, reverse=True):
         sources = [source_of(rank, step) for rank in range(len(homes))]
         missing = [rank for rank, source in enumerate(sources) if source is None]
         if not missing:
-            return Plan(resume_step=step, sources=tuple(filter(None, sources))), f"every rank has a source of step {step}"
-        if closest is None or len(missing) < len(closest[1]):
+            newest_step = plan.newest_step if plan is not None else step
+            plan = Plan(resume_step=step, newest_step=newest_step, sources=tuple(filter(None, sources)))
+            if unyielded is None or step <= unyielded:
+                break
+        elif closest is None or len(missing) < len(closest[1]):
             closest = (step, missing)
+    if plan is not None:
+        return plan, _why(plan)
     if closest is None:
         return None, f"no rank holds any state: gone is that of rank {', '.join(map(str, range(len(homes))))}"
     missing_ranks = ", ".join(map(str, closest[1]))
     reason = f"there is no source of step {closest[0]} for rank {missing_ranks}, and it is no better at other steps"
     contradictions = _contradictions(closest[1], lineage, conflicts)
     return None, f"{reason}; {contradictions}" if contradictions else reason
+
+
+def _why(plan: Plan) -> str:
+    why = f"every rank has a source of step {plan.resume_step}"
+    if plan.resume_step < plan.newest_step:
+        return f"{why}; those of step {plan.newest_step} are later than the loop body that must run again"
+    return why
 
 
 def _peers(

@@ -114,6 +114,7 @@ def begin_afresh(state: JobState, reason: str, *, now_s: float) -> None:
     for rank in roster.ranks:
         roster.retire(rank)
         rank.since = state.generation
+        rank.yielded, rank.yielded_known = NO_STEP, False
     drained_ranks.end(state)
     state.note("generation", reason=reason, afresh=True, members=tuple(node.node_id for node in roster.members()))
     if not roster.vacancies():
@@ -170,6 +171,7 @@ def begun(state: JobState, *, now_s: float) -> None:
 
 def prepared(state: JobState, message: RankPrepared, node_id: str, *, now_s: float) -> None:
     attempt, rank = state.attempt, state.roster.ranks[message.rank]
+    state.roster.yields(rank, message.yielded)
     if rank.joining:
         state.built(rank, now_s)
     rank.joining = False
@@ -377,6 +379,7 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
         endpoints={node.node_id: node.endpoint for node in roster.live()},
         lineage=state.lineage,
         conflicts=state.conflicts,
+        unyielded=roster.unyielded(),
     )
     story.commit_step = max(story.commit_step, state.commit_step)
     if plan is None:
@@ -395,18 +398,25 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
         state.fruitless, state.fruitful_step = 1, state.commit_step
     story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))
     story.resume_step = attempt.resume_step = plan.resume_step
+    story.newest_step = plan.newest_step
     if is_as_good_as_committed(plan.resume_step, commit_step=state.commit_step, vaults=attempt.reports, lineage=state.lineage):
         state.heard_commit(plan.resume_step)
     state.commit_step = min(state.commit_step, plan.resume_step)  # what is lost is lost once
-    state.fruitful_step = min(state.fruitful_step, plan.resume_step)
+    state.fruitful_step = min(state.fruitful_step, plan.newest_step)
     state.lineage.append(Sent(generation=state.generation, resume_step=plan.resume_step))
     kinds: dict[str, float] = {}
     for source in plan.sources:
         kinds[source.kind] = kinds.get(source.kind, 0) + 1
+    unyielded = roster.unyielded()
+    if unyielded is not None and unyielded < plan.resume_step:
+        state.note("loop_body_lost", step=unyielded, reason=f"no rank can go back to step {unyielded} to run it again")
     state.note("plan", resume_step=plan.resume_step, sources=kinds, reason=why)
     drained_ranks.end(state)
     _lap(state, attempt, now_s)
     attempt.enter(Stage.REFORM, now_s)
+    yielded = max(plan.resume_step, roster.yielded())
+    for rank in roster.ranks:  # all do as the plan says; how far each has come with it they will say
+        rank.yielded, rank.yielded_known = yielded, False
     state.holders = frozenset()
     for node in roster.members():
         placements = roster.placements(node.node_id, config.replicas)
@@ -415,6 +425,7 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
             generation=state.generation,
             resume_step=plan.resume_step,
             commit_step=state.commit_step,
+            yielded=yielded,
             store_host=store.host,
             store_port=store.port,
             placements=placements,

@@ -249,12 +249,14 @@ class SimNode:
 
     def process_ends(self, process: SimRank, *, exit_code: int, signal: int = 0, error: str = "") -> None:
         process.alive = False
+        self.truth.ended_in_body[process.pid] = self.node_id, process.rank, process.in_body
         self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal, error)
 
     def _exited(self, process: SimRank, exit_code: int, signal: int, error: str) -> None:
         if not self.alive:
             return
         step, commit_step = process.step, process.known_commit
+        yielded = process.member.yielded if process.member is not None else messages.NO_STEP
         del self.processes[process.number]
         exited = events.ProcessExited(
             process=process.number,
@@ -264,6 +266,7 @@ class SimNode:
             log_tail="",
             step=step,
             commit_step=commit_step,
+            yielded=yielded,
         )
         self._handle(exited)
 
@@ -275,6 +278,7 @@ class SimNode:
         for process in self.processes.values():
             if process.alive:
                 process.alive = False
+                self.truth.body_lost(process.rank, process.in_body)
                 self.supervisor.peers_notice(process)
         if self.up is not None:
             self.up.close()

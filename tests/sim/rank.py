@@ -33,8 +33,14 @@ class SimRank:
         self.protection = SimProtection(self)
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
         self._muted = False  # its generation has broken: calls return, and communicate nothing
+        self._body_step = NO_STEP  # the step whose loop body it is in
         self._order: Reform | None = None
         self._resuming = False
+
+    @property
+    def rank(self) -> int:
+        """-1 for a stand-in."""
+        return self.member.rank if self.member is not None else -1
 
     @property
     def step(self) -> int:
@@ -172,8 +178,27 @@ class SimRank:
             at_ns = int(self.world.now_s * 1e9)
             resumed = messages.RankResumed(generation=member.running, rank=member.rank, step=step + 1, at_ns=at_ns)
             self.node.speak(self, resumed)
+        yields = step >= member.yielded
+        self.truth.yields(member.running, member.rank, step, yields)
+        self._body_step = step if yields else NO_STEP
         self.protection.protect(step + 1)
+        if yields:
+            self._later(0.0, 0.1, self._body, step, member.running)
+        else:
+            self._step(step + 1)
+
+    def _body(self, step: int, generation: int) -> None:
+        """What the script does with the step that was yielded to it; where its ranks communicate there, each waits for all."""
+        if self.node.supervisor.bodies_communicate and not self.truth.all_in_body(generation, self._member().rank, step):
+            self._later(0.02, 0.05, self._body, step, generation)
+            return
+        self._through_body()
         self._step(step + 1)
+
+    def _through_body(self) -> None:
+        step, self._body_step = self._body_step, NO_STEP
+        self._member().had(step + 1)
+        self.truth.had(self._member().rank, step)
 
     def _broken(self) -> None:
         """Muted: whatever the main thread is doing runs to its end; then it waits."""
@@ -187,6 +212,9 @@ class SimRank:
             self._later(0.0, 0.1, self._restore_cut_short)
 
     def _boundary_broken(self) -> None:
+        if self._body_step != NO_STEP and not self.node.supervisor.bodies_communicate:
+            self._through_body()
+        self._body_step = NO_STEP  # else it is void
         if self.protection.copying:
             self._later(0.01, 0.02, self._boundary_broken)  # the copy of the clean state is awaited
             return
@@ -206,6 +234,11 @@ class SimRank:
     def _breaks(self, thread: int) -> None:
         if self.alive and thread == self._thread:  # else an order was quicker
             self._broken()
+
+    @property
+    def in_body(self) -> int:
+        """The step whose loop body it is in, or has begun and not been through with."""
+        return self._body_step
 
     def speaks_for(self, generation: int) -> bool:
         return self.member is not None and self.member.running == self.member.generation == generation

@@ -56,6 +56,7 @@ class Run:
         self.until = shape.randint(4, 10)
         self.truth = Truth(self.config.world_size, seed)
         self.supervisor = SimSupervisor(world, self.truth, self.config, self.until)
+        self.supervisor.bodies_communicate = world.chance(0.5)
         faults = Faults(self.supervisor)
         for index in range(nnodes + self.config.spares):
             world.at(world.between(0, 0.5), faults.boot, index)
@@ -75,6 +76,8 @@ class Run:
             truth.check(
                 self.until in finished or truth.ended_unprotected, "done, but the last step was never committed, nor refused"
             )
+            without = truth.without_body(self.until)
+            truth.check(not without, f"the loop body never ran for (rank, step) {without}")
         else:
             nothing_left = (truth.excused or truth.unfit) and state.checkpoint_step == NO_STEP
             excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT

@@ -52,6 +52,7 @@ class SimSupervisor:
         self._orders: dict[tuple[object, int, int], Order] = {}
         self._raised: set[int] = set()  # ranks of this generation that have told of an error
         self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
+        self.bodies_communicate = False  # the script's ranks do in their loop bodies
         self.is_down = False
         self.term = 0
         self._generation = 0  # of the newest whole line
@@ -315,6 +316,17 @@ class SimSupervisor:
                 self._raised.add(fields["rank"])
             case "generation":
                 self._raised.clear()
+            case "loop_body_lost":
+                for rank in range(self.truth.world_size(note.generation)):
+                    self.truth.body_lost(rank, fields["step"])
+            case "vault_reports_missing" | "node_lost":  # who is stopped, or out of reach, cannot say how far it was
+                node_id = fields.get("node")
+                for process in self.processes():
+                    if process.frozen or process.node.node_id == node_id:
+                        self.truth.body_lost(process.rank, process.in_body)
+                for home, rank, step in self.truth.ended_in_body.values():
+                    if home == node_id:
+                        self.truth.body_lost(rank, step)
             case "failure" if "nobody died" in fields["cause"]:
                 raised = [each for each in self.processes() if each.raised and each.speaks_for(note.generation)]
                 told = [each.pid for each in raised if each.member is not None and each.member.rank in self._raised]

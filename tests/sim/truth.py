@@ -21,6 +21,8 @@ class Groups:
     announced: dict[int, dict[int, int]] = field(
         default_factory=dict
     )  # step -> rank -> content that it has sealed and acknowledged
+    yields: dict[int, bool] = field(default_factory=dict)  # step -> whether its ranks yield it
+    in_body: dict[int, set[int]] = field(default_factory=dict)  # step -> the ranks that have entered its loop body
     playing: dict[int, int] = field(default_factory=dict)  # rank -> pid of the process that went live
     resumed: dict[int, int] = field(default_factory=dict)  # rank -> content of the state it resumed from
     steps: dict[int, int] = field(default_factory=dict)  # rank -> its newest state
@@ -48,6 +50,9 @@ class Truth:
         self.unfit: set[int] = set()  # steps of which a rank cannot be restored for that
         self.ended_unprotected = False  # the last step could not be committed
         self.named = False  # the ranks have told of the flipped bit that they hold
+        self.bodies: dict[int, set[int]] = {}  # rank -> the steps whose loop body it has been through
+        self.lost_bodies: set[tuple[int, int]] = set()  # rank and step: the node was lost within it
+        self.ended_in_body: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, step, until its end is reported
         self.log: list[str] = []
 
     def groups(self, generation: int) -> Groups:
@@ -153,7 +158,8 @@ class Truth:
         if generation < max(self.generations):
             return  # on a node that was cut off and does not know yet; nobody is with it
         kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start afresh gives S_0 as well
-        excused = self.excused or self._commit_step() in self.unfit
+        again = (step == 0 or self.descends(self.committed, content)) and bool(self._without_body(step))  # its loop body must run
+        excused = again or self.excused or self._commit_step() in self.unfit
         self.check(kept or excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost")
         if not kept:
             self.committed = content if self.steps[content] else 0
@@ -167,6 +173,34 @@ class Truth:
         self.check(
             apart <= 2 or not coupled, f"rank {rank} has completed S_{step} in generation {generation}, others are at {steps}"
         )
+
+    def yields(self, generation: int, rank: int, step: int, yields: bool) -> None:
+        """All ranks yield a step to their scripts, or none does: the loop bodies may communicate."""
+        groups = self.groups(generation)
+        same = groups.yields.setdefault(step, yields) is yields
+        self.check(same, f"step {step} of generation {generation} is{'' if yields else ' not'} yielded on rank {rank} alone")
+
+    def all_in_body(self, generation: int, rank: int, step: int) -> bool:
+        """The rank has entered the step's loop body; returns whether all have."""
+        entered = self.groups(generation).in_body.setdefault(step, set())
+        entered.add(rank)
+        return len(entered) == self.world_size(generation)
+
+    def had(self, rank: int, step: int) -> None:
+        self.bodies.setdefault(rank, set()).add(step)
+
+    def body_lost(self, rank: int, step: int) -> None:
+        self.lost_bodies.add((rank, step))
+
+    def without_body(self, until: int) -> list[tuple[int, int]]:
+        """Returns (rank, step) whose loop body never ran to its end, other than for a lost node, which cannot tell."""
+        return [
+            (rank, step) for step in range(until) for rank in self._without_body(step) if (rank, step) not in self.lost_bodies
+        ]
+
+    def _without_body(self, step: int) -> list[int]:
+        ranks = range(self.world_size(max(self.generations)))
+        return [rank for rank in ranks if step not in self.bodies.get(rank, set())]
 
     def orders(self, rank: int, generation: int) -> None:
         """The supervisor orders a process for this rank."""
@@ -199,6 +233,7 @@ class Truth:
 
     def exited(self, rank: int, node_id: str, pid: int) -> None:
         """The supervisor takes the end of this process for the end of the one that plays the rank. Pid 0: it was never forked."""
+        self.ended_in_body.pop(pid, None)
         if not pid:
             return
         role = self.roles.get(pid)

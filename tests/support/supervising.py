@@ -122,7 +122,14 @@ class Scene:
     def killed(self, rank: int, **fields: Any) -> None:
         self.exits(rank, 137, signal=9, **fields)
 
-    def prepare(self, *ranks: int, live_step: int = NO_STEP, commit_step: int = NO_STEP, live_generation: int = 1) -> None:
+    def prepare(
+        self,
+        *ranks: int,
+        live_step: int = NO_STEP,
+        commit_step: int = NO_STEP,
+        live_generation: int = 1,
+        yielded: int = NO_STEP,
+    ) -> None:
         for rank in ranks:
             prepared = messages.RankPrepared(
                 generation=self.state.generation,
@@ -130,6 +137,7 @@ class Scene:
                 live_generation=live_generation if live_step != NO_STEP else 0,
                 live_step=live_step,
                 commit_step=commit_step,
+                yielded=yielded,
             )
             self.say(self.home(rank), prepared)
 

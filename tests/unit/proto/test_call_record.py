@@ -15,7 +15,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_reader_sees_what_the_writer_wrote(path: Path) -> None:
     writer, reader = CallRecord(path, create=True), CallRecord(path, create=False)
-    head = Head(pid=7, generation=2, step=5, step_began_ns=11, steps_done=4, commit_step=3, stall_ns=9, typical_step_ns=100)
+    head = Head(
+        pid=7, generation=2, step=5, step_began_ns=11, steps_done=4, commit_step=3, stall_ns=9, typical_step_ns=100, yielded=5
+    )
     writer.write_head(head)
     assert reader.head() == head
     writer.close()

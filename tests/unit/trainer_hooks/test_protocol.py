@@ -11,11 +11,12 @@ def quiesce(generation: int) -> Quiesce:
     return Quiesce(generation=generation, reason="node1 lost")
 
 
-def reform(generation: int, resume_step: int, commit_step: int = NO_STEP) -> Reform:
+def reform(generation: int, resume_step: int, commit_step: int = NO_STEP, yielded: int = 4) -> Reform:
     return Reform(
         generation=generation,
         resume_step=resume_step,
         commit_step=commit_step,
+        yielded=yielded,
         store_host="h",
         store_port=1,
         placements=(),
@@ -23,10 +24,15 @@ def reform(generation: int, resume_step: int, commit_step: int = NO_STEP) -> Ref
     )
 
 
-def prepared(generation: int, live: tuple[int, int] | None = None, commit_step: int = NO_STEP) -> RankPrepared:
+def prepared(generation: int, live: tuple[int, int] | None = None, commit_step: int = NO_STEP, yielded: int = 4) -> RankPrepared:
     live_generation, live_step = live or (0, NO_STEP)
     return RankPrepared(
-        generation=generation, rank=0, live_generation=live_generation, live_step=live_step, commit_step=commit_step
+        generation=generation,
+        rank=0,
+        live_generation=live_generation,
+        live_step=live_step,
+        commit_step=commit_step,
+        yielded=yielded,
     )
 
 
@@ -47,6 +53,24 @@ def rehearse(member: Member) -> None:
 
 def kinds(actions: list[Action]) -> list[type]:
     return [type(action) for action in actions]
+
+
+def test_a_rank_reports_how_far_its_script_has_had_the_steps_and_goes_on_as_the_plan_says(running: Member) -> None:
+    running.had(5)
+    running.quiesce(quiesce(2))
+    assert running.quiesced(clean=True) == [prepared(2, (1, 5), yielded=5)]
+    plan = reform(2, 4, yielded=4)  # another rank's loop body of step 4 did not get through
+    running.reform(plan)
+    assert running.restored(plan, StateId(generation=1, step=4))
+    running.quiesce(quiesce(3))
+    assert running.quiesced(clean=True) == [prepared(3, (1, 4), yielded=4)]
+
+
+def test_a_rehearsal_tells_nothing_of_what_the_script_has_had() -> None:
+    joiner = Member(rank=0, generation=1, joiner=True)
+    joiner.had(7)
+    rehearse(joiner)
+    assert joiner.quiesced(clean=True) == [prepared(1, yielded=NO_STEP)]
 
 
 def test_an_order_breaks_the_step_and_the_rank_reports_its_clean_state(running: Member) -> None:
@@ -117,7 +141,7 @@ def test_a_joiner_reports_when_it_has_rehearsed_for_the_newest_generation() -> N
     assert joiner.optimizer_began()
     assert joiner.quiesce(quiesce(3)) == []
     rehearse(joiner)
-    assert joiner.quiesced(clean=False) == [prepared(3)]
+    assert joiner.quiesced(clean=False) == [prepared(3, yielded=NO_STEP)]
     joiner.reform(reform(3, 7, commit_step=6))
     assert joiner.restored(reform(3, 7, commit_step=6), StateId(generation=1, step=7))
     assert (joiner.live, joiner.commit_step) == (StateId(generation=1, step=7), 6)
@@ -161,4 +185,4 @@ def test_a_break_before_the_loop_is_entered() -> None:
     assert member.phase is RankPhase.BROKEN
     assert not member.rehearsed  # two attempts, muted, come first
     rehearse(member)
-    assert member.quiesced(clean=True) == [prepared(2, (1, 0))]
+    assert member.quiesced(clean=True) == [prepared(2, (1, 0), yielded=0)]

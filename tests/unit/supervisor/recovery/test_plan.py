@@ -20,6 +20,7 @@ class Case:
     dead: frozenset[str]
     lineage: tuple[Sent, ...]
     conflicts: tuple[CopyConflict, ...] = ()
+    unyielded: int | None = None
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
@@ -33,6 +34,7 @@ class Case:
             endpoints=self.endpoints,
             lineage=self.lineage,
             conflicts=self.conflicts,
+            unyielded=self.unyielded,
         )
 
     def contradicts(self, slot: Slot, peer: int, peer_generation: int) -> bool:
@@ -126,6 +128,17 @@ def test_the_plan_is_the_largest_step_that_any_search_finds(case: Case) -> None:
     found = [step for step in range(4) if all(_possible(case, rank, step) for rank in range(len(case.homes)))]
     assert why
     assert (plan.resume_step if plan else None) == max(found, default=None)
+
+
+@given(cases(), st.integers(0, 4))
+@settings(max_examples=300)
+def test_the_plan_goes_back_as_far_as_a_loop_body_must_run_again(case: Case, unyielded: int) -> None:
+    """And no further; where that cannot be, it leaves out as few steps as it can."""
+    plan, _ = replace(case, unyielded=unyielded).plan()
+    found = [step for step in range(4) if all(_possible(case, rank, step) for rank in range(len(case.homes)))]
+    before = [step for step in found if step <= unyielded]
+    assert (plan.resume_step if plan else None) == (max(before) if before else min(found, default=None))
+    assert (plan.newest_step if plan else None) == max(found, default=None)
 
 
 @given(cases())

@@ -388,3 +388,50 @@ def test_a_node_whose_ranks_are_done_leaves_its_seat() -> None:
     scene.hello(1)
     scene.lose(0)
     assert scene.state.roster.seats == ["node1", "node2"]
+
+
+@pytest.mark.parametrize(
+    ("died", "others", "resume_step", "yielded"),
+    [
+        pytest.param(5, 5, 5, 5, id="within a step that nobody has had"),
+        pytest.param(4, 5, 4, 4, id="within its loop body: all go back, and run it again"),
+        pytest.param(NO_STEP, 5, 5, 5, id="nobody knows how far it was"),
+        pytest.param(6, 6, 5, 6, id="all have had a step that is done again: none has it again"),
+        pytest.param(NO_STEP, 6, 5, 5, id="a step is done again that a lost rank may not have had: all have it again"),
+        pytest.param(3, 5, 4, 4, id="there is nothing that old to go back to"),
+    ],
+)
+def test_all_ranks_yield_a_step_again_or_none_does(died: int, others: int, resume_step: int, yielded: int) -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.killed(3, step=5, commit_step=4, yielded=died)
+    scene.open_store()
+    scene.prepare(0, 1, 2, live_step=5, commit_step=4, yielded=others)
+    scene.prepare(3)
+    for node in (0, 1, 2):
+        scene.report(node, *scene.vault(node, 4), *scene.vault(node, 5))
+    ((_, plan), _) = scene.took(messages.Reform)
+    assert (plan.resume_step, plan.yielded) == (resume_step, yielded)
+    assert [note.fields["step"] for note in scene.notes("loop_body_lost")] == ([3] if died == 3 else [])
+    scene.bring_up(resume_step)
+    assert scene.state.records[0].committed_steps_lost == 0
+
+
+def test_a_plan_counts_for_whoever_is_lost_after_it() -> None:
+    """All have agreed to have step 5 again: a rank that joins then, and dies before it says anything, is known to be as far."""
+    scene = Scene()
+    scene.start(commit_step=5)
+    scene.killed(3, step=6, commit_step=5, yielded=6)
+    scene.open_store()
+    scene.prepare(0, 1, 2, live_step=5, commit_step=5, yielded=6)
+    scene.prepare(3)
+    for node in (0, 1, 2):
+        scene.report(node, *scene.vault(node, 5))
+    assert scene.took(messages.Reform)[-1][1].yielded == 6
+    scene.lose(1)
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=5, yielded=6)
+    scene.prepare(2, 3)
+    for node in (0, 2):
+        scene.report(node, *scene.vault(node, 5))
+    assert scene.took(messages.Reform)[-1][1].yielded == 6
