@@ -135,12 +135,12 @@ def supervisor_started(state: "JobState", event: SupervisorStarted) -> None:
     if state.attempt is not None:
         state.attempt.began_s += later_s
         state.attempt.kill_deadline_s += later_s
-        for rank in state.roster.ranks:
-            rank.assigned_at_s += later_s
-            if rank.joined_s is not None:
-                rank.joined_s += later_s
-            if rank.stopped_s is not None:
-                rank.stopped_s += later_s
+    for rank in state.roster.ranks:
+        rank.assigned_at_s += later_s
+        if rank.joined_s is not None:
+            rank.joined_s += later_s
+        if rank.stopped_s is not None:
+            rank.stopped_s += later_s
 
 
 def _life(hello: Hello) -> tuple[str, int, int, int]:

@@ -70,7 +70,8 @@ class Story:
     ahead_step: int = NO_STEP  # the largest step that a surviving rank had in progress
     commit_step: int = NO_STEP  # the newest commit that anyone knew of
     resume_step: int = NO_STEP
-    newest_step: int = NO_STEP  # the plan's
+    lost_steps: int = 0  # that were committed
+    stepped: bool = False  # some rank has made a step since it went back
 
     @classmethod
     def begin(cls, failure: Failure, *, generation: int, pids: dict[int, int], commit_step: int) -> "Story":
@@ -90,6 +91,17 @@ class Story:
             self.causes.append(failure.cause)
         self.ranks.update(failure.ranks)
         self.classes.add(failure.failure_class)
+
+    def commit_known(self, step: int) -> None:
+        """Who has not heard of the last plan still tells of commits that it made void: nothing new is committed before a step."""
+        if self.resume_step == NO_STEP or self.stepped:
+            self.commit_step = max(self.commit_step, step)
+
+    def goes_back(self, resume_step: int, *, newest_step: int) -> None:
+        """To S_resume_step, though there was a source of S_newest_step: what was committed beyond that one is lost."""
+        self.lost_steps += max(0, self.commit_step - newest_step)
+        self.resume_step, self.stepped = resume_step, False
+        self.commit_step = min(self.commit_step, resume_step)
 
     def lap(self, phase: str, now_s: float) -> None:
         """The time since the last lap went into this phase."""
@@ -115,7 +127,7 @@ class Story:
             survivors_kept_processes=survivors_kept_processes,
             phases_s=PhaseTimes(**self.phases_s),
             total_s=self.mark_s - self.began_s,
-            committed_steps_lost=max(0, self.commit_step - max(self.newest_step, self.resume_step)),
+            committed_steps_lost=self.lost_steps,
         )
 
 

@@ -165,7 +165,8 @@ def begun(state: JobState, *, now_s: float) -> None:
     if attempt is None or attempt.stage is not Stage.BEGIN:
         return
     if state.story is not None:
-        state.story.resume_step = max(0, state.checkpoint_step) if state.hooked else NO_STEP  # else only the script knows
+        step = max(0, state.checkpoint_step) if state.hooked else NO_STEP  # else only the script knows
+        state.story.goes_back(step, newest_step=step)
     _done(state, attempt, now_s=now_s, kept=False)
 
 
@@ -226,6 +227,8 @@ def passed(state: JobState, rank: int, stage: Stage, *, now_s: float, at_s: floa
         return
     attempt.passed(rank, stage)
     if stage is Stage.FIRST_STEP:
+        if state.story is not None:
+            state.story.stepped = True
         attempt.last_at_s = max(attempt.last_at_s, now_s if at_s is None else min(at_s, now_s))
     while not attempt.behind[attempt.stage]:
         if attempt.stage is Stage.FIRST_STEP:
@@ -381,7 +384,7 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
         conflicts=state.conflicts,
         unyielded=roster.unyielded(),
     )
-    story.commit_step = max(story.commit_step, state.commit_step)
+    story.commit_known(state.commit_step)
     if plan is None:
         if state.commit_step == NO_STEP:
             begin_afresh(state, f"no commit is known: {why}", now_s=now_s)
@@ -397,8 +400,8 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
     if state.commit_step > state.fruitful_step:
         state.fruitless, state.fruitful_step = 1, state.commit_step
     story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))
-    story.resume_step = attempt.resume_step = plan.resume_step
-    story.newest_step = plan.newest_step
+    story.goes_back(plan.resume_step, newest_step=plan.newest_step)
+    attempt.resume_step = plan.resume_step
     if is_as_good_as_committed(plan.resume_step, commit_step=state.commit_step, vaults=attempt.reports, lineage=state.lineage):
         state.heard_commit(plan.resume_step)
     state.commit_step = min(state.commit_step, plan.resume_step)  # what is lost is lost once

@@ -4,6 +4,7 @@ import pytest
 from supervising import Scene
 
 from deadpool.proto import messages
+from deadpool.supervisor.model.events import SupervisorStarted
 
 
 def answers(scene: Scene, rank: int, done: int) -> None:
@@ -98,6 +99,17 @@ def test_joiner_that_takes_far_longer_than_any_process_before_hangs() -> None:
         assert not scene.took(messages.KillRanks)
         scene.wait(0.2)
         assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (3,))]
+
+
+def test_a_build_has_not_taken_the_time_without_a_supervisor() -> None:
+    """A successor's clock may be ahead by any time; else every joiner of the job would have five times that."""
+    scene = Scene()
+    scene.start()
+    scene.now_s += 107.0
+    scene.handle(SupervisorStarted(event_id=900, term=1, away_s=0.0))
+    scene.handle(SupervisorStarted(event_id=901, term=2, away_s=100.0))
+    scene.heartbeat(step=1, commit_step=0)
+    assert scene.state.longest_build_s == 5.0
 
 
 def stopped(scene: Scene, rank: int, *, is_stopped: bool = True) -> None:
