@@ -395,6 +395,7 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
             state.end(1, reason, now_s=now_s, details=story.first.details)
         return
     if plan.resume_step == 0:  # a first step must meet ranks that have not stepped: DDP sums in another order from its second on
+        story.goes_back(0, newest_step=plan.newest_step)
         begin_afresh(state, "no step is done yet that all ranks can go on from", now_s=now_s)
         return
     if state.commit_step > state.fruitful_step:
