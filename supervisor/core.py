@@ -193,8 +193,7 @@ class Job:
                 pass
         if isinstance(message, messages.RankPrepared) and state.leaving.get(message.rank) == node_id:
             state.heard_commit(message.commit_step)
-            state.roster.yields(state.roster.ranks[message.rank], message.yielded)
-            drained_ranks.prepared(state, message.rank, node_id)
+            drained_ranks.prepared(state, message, node_id)
             return
         if not state.roster.plays(node_id, message.rank, message.generation):
             return

@@ -73,6 +73,7 @@ class Member:
         self.rank = rank
         self.generation = generation
         self.running = generation
+        self.planned = 0  # the generation of the newest plan that was begun
         self.phase = RankPhase.REHEARSE if joiner else RankPhase.CONSTRUCT
         self.live: StateId | None = None
         self.dirty = False  # optimizer.step has begun since the last boundary
@@ -108,9 +109,9 @@ class Member:
         return [Break(generation=order.generation, reason=order.reason)]
 
     def reform(self, order: Reform) -> list[Action]:
-        if order.generation != self.generation or self.phase is not RankPhase.WAIT:
+        if order.generation != self.generation or order.generation == self.planned or self.phase is not RankPhase.WAIT:
             return []
-        self.phase = RankPhase.RESTORE
+        self.phase, self.planned = RankPhase.RESTORE, order.generation
         return [Recover(order=order)]
 
     def release(self, order: Release) -> list[Action]:

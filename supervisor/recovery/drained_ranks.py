@@ -3,17 +3,18 @@
 `JobState.leaving` has all of them (rank -> node), `RecoveryAttempt.leaving` those that a recovery still waits for. Over JobState.
 """
 
-from deadpool.proto.messages import KillRanks
+from deadpool.proto.messages import KillRanks, RankPrepared
 from deadpool.supervisor.model.membership import Node, NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 
 
-def prepared(state: JobState, rank: int, node_id: str) -> None:
+def prepared(state: JobState, message: RankPrepared, node_id: str) -> None:
     """What this process held is in the vault of its node; the vault's report follows."""
     attempt = state.attempt
     if attempt is not None and attempt.stage in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
-        attempt.leaving.discard(rank)
+        attempt.leaving.discard(message.rank)
+        state.roster.yields(state.roster.ranks[message.rank], message.yielded)
         attempt.owing.add(node_id)
 
 

@@ -43,19 +43,22 @@ def usable(generation: int, step: int, lineage: Iterable[Sent]) -> bool:
     return step != NO_STEP and all(step <= sent.resume_step for sent in lineage if sent.generation > generation)
 
 
-def is_as_good_as_committed(
-    step: int, *, commit_step: int, vaults: Mapping[str, Sequence[Slot]], lineage: Sequence[Sent]
-) -> bool:
-    """Returns whether S_step lies sealed wherever the newest known commit, or a later state, does.
+def as_good_as_committed(
+    resume_step: int, *, commit_step: int, vaults: Mapping[str, Sequence[Slot]], lineage: Sequence[Sent]
+) -> int:
+    """Returns the largest step up to resume_step of which every place has a sealed state that has one of the newest known commit.
 
-    Then it may have been committed without anybody alive having learnt of it, and it is at least as safe to keep.
+    Places that have a later one count too. It may have been committed without anybody alive having learnt of it, and it is at
+    least as safe to keep. NO_STEP: there is none.
     """
     places: dict[tuple[str, SlotKind, int], set[int]] = {}
     for node_id, slots in vaults.items():
         for slot in slots:
             if slot.step >= commit_step and usable(slot.generation, slot.step, lineage):
                 places.setdefault((node_id, slot.kind, slot.rank), set()).add(slot.step)
-    return commit_step != NO_STEP and bool(places) and all(step in held for held in places.values())
+    if commit_step == NO_STEP or not places:
+        return NO_STEP
+    return max((step for step in set.intersection(*places.values()) if step <= resume_step), default=NO_STEP)
 
 
 def plan_recovery(

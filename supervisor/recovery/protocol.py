@@ -25,7 +25,7 @@ from deadpool.supervisor.model.state import JobState, Phase
 from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, Failure, RecoveryAttempt, Stage, Story
 from deadpool.supervisor.protection.protection import ask_for_checkpoint
 from deadpool.supervisor.recovery import drained_ranks
-from deadpool.supervisor.recovery.plan import Live, Sent, is_as_good_as_committed, plan_recovery, usable
+from deadpool.supervisor.recovery.plan import Live, Sent, as_good_as_committed, plan_recovery, usable
 
 KILL_TIMEOUT_S = 10.0  # SIGKILL to the exit seen: longer means that the node is broken
 _AFTER = {Stage.REFORM: Stage.RESTORE, Stage.RESTORE: Stage.FIRST_STEP}
@@ -172,13 +172,13 @@ def begun(state: JobState, *, now_s: float) -> None:
 
 def prepared(state: JobState, message: RankPrepared, node_id: str, *, now_s: float) -> None:
     attempt, rank = state.attempt, state.roster.ranks[message.rank]
-    state.roster.yields(rank, message.yielded)
     if rank.joining:
         state.built(rank, now_s)
     rank.joining = False
     if attempt is None or attempt.stage not in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
         return
     attempt.prepared[message.rank] = message
+    state.roster.yields(rank, message.yielded)
     attempt.owing.add(node_id)
     attempt.passed(message.rank, Stage.QUIESCE)
     plan_if_ready(state, attempt, now_s=now_s)
@@ -403,8 +403,9 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
     story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))
     story.goes_back(plan.resume_step, newest_step=plan.newest_step)
     attempt.resume_step = plan.resume_step
-    if is_as_good_as_committed(plan.resume_step, commit_step=state.commit_step, vaults=attempt.reports, lineage=state.lineage):
-        state.heard_commit(plan.resume_step)
+    state.heard_commit(
+        as_good_as_committed(plan.resume_step, commit_step=state.commit_step, vaults=attempt.reports, lineage=state.lineage)
+    )
     state.commit_step = min(state.commit_step, plan.resume_step)  # what is lost is lost once
     state.fruitful_step = min(state.fruitful_step, plan.newest_step)
     state.lineage.append(Sent(generation=state.generation, resume_step=plan.resume_step))

@@ -34,6 +34,7 @@ class SimRank:
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
         self._muted = False  # its generation has broken: calls return, and communicate nothing
         self._body_step = NO_STEP  # the step whose loop body it is in
+        self._newest_body = NO_STEP
         self._order: Reform | None = None
         self._resuming = False
 
@@ -180,7 +181,8 @@ class SimRank:
             self.node.speak(self, resumed)
         yields = step >= member.yielded
         self.truth.yields(member.running, member.rank, step, yields)
-        self._body_step = step if yields else NO_STEP
+        if yields:
+            self._body_step = self._newest_body = step
         self.protection.protect(step + 1)
         if yields:
             self._later(0.0, 0.1, self._body, step, member.running)
@@ -238,7 +240,7 @@ class SimRank:
     @property
     def in_body(self) -> int:
         """The step whose loop body it is in, or has begun and not been through with."""
-        return self._body_step
+        return self._newest_body if self.member is not None and self.member.yielded <= self._newest_body else NO_STEP
 
     def speaks_for(self, generation: int) -> bool:
         return self.member is not None and self.member.running == self.member.generation == generation

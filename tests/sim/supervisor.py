@@ -1,5 +1,6 @@
 """The simulated supervisor: the real Job and Silence around a timer and the agents' connections."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -319,6 +320,9 @@ class SimSupervisor:
             case "loop_body_lost":
                 for rank in range(self.truth.world_size(note.generation)):
                     self.truth.body_lost(rank, fields["step"])
+            case "back_to_checkpoint":
+                for rank, step in itertools.product(range(self.truth.world_size(note.generation)), range(fields["step"])):
+                    self.truth.body_lost(rank, step)
             case "vault_reports_missing" | "node_lost":  # who is stopped, or out of reach, cannot say how far it was
                 node_id = fields.get("node")
                 for process in self.processes():

@@ -159,7 +159,8 @@ class Truth:
             return  # on a node that was cut off and does not know yet; nobody is with it
         kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start afresh gives S_0 as well
         again = (step == 0 or self.descends(self.committed, content)) and bool(self._without_body(step))  # its loop body must run
-        excused = again or self.excused or self._commit_step() in self.unfit
+        unfit = any(step >= self._commit_step() for step in self.unfit)  # it, or what was taken for committed in its place
+        excused = again or self.excused or unfit
         self.check(kept or excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost")
         if not kept:
             self.committed = content if self.steps[content] else 0

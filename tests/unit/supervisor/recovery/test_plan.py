@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from supervising import replica, snapshot
 
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Slot, SlotKind, SourceKind
-from deadpool.supervisor.recovery.plan import Live, Plan, Sent, is_as_good_as_committed, plan_recovery, usable
+from deadpool.supervisor.recovery.plan import Live, Plan, Sent, as_good_as_committed, plan_recovery, usable
 
 
 @dataclass(frozen=True)
@@ -277,11 +277,14 @@ def test_the_reason_names_the_ranks_of_the_step_that_lacks_fewest() -> None:
 
 def test_a_state_that_lies_wherever_the_commit_lies_is_as_good_as_committed() -> None:
     vaults = {"A": [snapshot(0, 2), snapshot(0, 3), replica(1, 2)], "B": [snapshot(1, 2), snapshot(1, 3), replica(0, 3)]}
-    assert not is_as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[])
+    assert as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[]) == NO_STEP
     vaults["A"].append(replica(1, 3))
-    assert is_as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[])
+    assert as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[]) == 3
     vaults["C"] = [replica(0, 1)]  # of an earlier membership, older than the commit
-    assert is_as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[])
-    assert not is_as_good_as_committed(3, commit_step=NO_STEP, vaults=vaults, lineage=[])
-    assert not is_as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[Sent(generation=2, resume_step=2)])
-    assert not is_as_good_as_committed(3, commit_step=2, vaults={}, lineage=[])
+    assert as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[]) == 3
+    vaults["B"].append(snapshot(1, 4))  # one rank is further, and so will all be; S_3 must stay until S_4 is committed
+    assert as_good_as_committed(4, commit_step=2, vaults=vaults, lineage=[]) == 3
+    assert as_good_as_committed(2, commit_step=2, vaults=vaults, lineage=[]) == NO_STEP
+    assert as_good_as_committed(3, commit_step=NO_STEP, vaults=vaults, lineage=[]) == NO_STEP
+    assert as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[Sent(generation=2, resume_step=2)]) == 2
+    assert as_good_as_committed(3, commit_step=2, vaults={}, lineage=[]) == NO_STEP
