@@ -37,6 +37,7 @@ from deadpool.proto.messages import (
     WriteCheckpoint,
 )
 from deadpool.proto.secret import read_private
+from deadpool.proto.version import own_version
 from deadpool.trainer_hooks.fault_injection import PendingInjections
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.registry import Groups
@@ -66,7 +67,7 @@ class Session:
         self._reserved: Reserved | None = None
         self._pid = os.getpid()
         self._link = Link(socket_path, self.token, self._on_order)
-        self._link.send(Register(pid=os.getpid()))
+        self._link.send(Register(pid=os.getpid(), version=own_version()))
         with self.changed:
             self.changed.wait_for(lambda: self._role is not None)
         assert self._role is not None

@@ -6,6 +6,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Version(_message.Message):
+    __slots__ = ("package", "protocol")
+    PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    package: str
+    protocol: int
+    def __init__(self, package: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+
 class Endpoint(_message.Message):
     __slots__ = ("node_id", "host", "port")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]

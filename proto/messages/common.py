@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deadpool.proto.step import NO_STEP as NO_STEP
+from deadpool.proto.version import NO_VERSION as NO_VERSION
+from deadpool.proto.version import Version as Version
 
 
 class SlotKind(StrEnum):
