@@ -224,7 +224,7 @@ class SimRank:
         if not self._member().rehearsed:
             self._later(0.05, 0.2, self._boundary_broken)
             return
-        self.act(self._member().quiesced(clean=True))
+        self.act(self._member().quiesced(clean=self.protection.holds_live()))
 
     def collective_fails(self, generation: int) -> None:
         if self.alive and self.member is not None:
