@@ -210,8 +210,7 @@ class SimProtection:
         member = self._member()
         if member.live is not None and member.live.step == step == self.node.until:
             self.truth.ended_unprotected |= member.commit_step < step
-            if self._rank.in_body == NO_STEP:
-                self._rank.act(member.finished(step))
+            self._rank.act(member.finished(step))
 
     def commit_known(self, generation: int, step: int) -> None:
         member = self._rank.member
