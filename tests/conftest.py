@@ -26,21 +26,24 @@ os.environ.pop("PYTHONSAFEPATH", None)  # is for the tests' own imports; scripts
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests with real processes are e2e, whole jobs have vaults and get more time: the machine may be busy.
 
-    Those marked `long` run when named, those under tests/slurm also with -m slurm.
+    Those marked `long` or `matrix` run when named, those under tests/slurm also with -m slurm.
     """
     for item in items:
         if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT_S))
         if "shell" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
+        if "matrix" in item.path.parts:
+            item.add_marker(pytest.mark.e2e)
         if "e2e" in item.path.parts or ("shell" in item.path.parts and item.path.name.startswith("test_agent_")):
             item.add_marker(pytest.mark.vault)
         if "slurm" in item.path.parts:
             item.add_marker(pytest.mark.slurm)
-    if not {"long", "slurm"} & set(config.option.markexpr.split()):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    named = set(config.option.markexpr.split())
+    unnamed = [marker for marker, names in (("long", {"long", "slurm"}), ("matrix", {"matrix"})) if not names & named]
+    left_out = [item for item in items if any(item.get_closest_marker(marker) for marker in unnamed)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)
