@@ -8,8 +8,8 @@ from deadpool.proto.messages import BadCopy, RankReformed, RankRestored, Reform,
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.restore import BadCopiesError, Restored, from_elsewhere, from_own_slot
-from deadpool.trainer_hooks.protection.state import TrainingState
 from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.state.training_state import TrainingState
 
 log = logging.getLogger(__name__)
 _REFORM_SHARE = 5 / 6  # of the supervisor's deadline: a rank that cannot open its groups says so before it is given up

@@ -20,9 +20,9 @@ from deadpool.proto.config import keeping_from_json
 from deadpool.trainer_hooks.guard import Attempt, Guard
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
-from deadpool.trainer_hooks.protection.state import Stateful, TrainingState
 from deadpool.trainer_hooks.session import Session
-from deadpool.trainer_hooks.torch_internals import hide_from_dynamo
+from deadpool.trainer_hooks.state.extras import Extra
+from deadpool.trainer_hooks.state.training_state import TrainingState
 from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,6 @@ def join(*, timeout: timedelta | None = None) -> "Run":
     global _run
     if _run is not None:
         raise ConfigError("deadpool.join() was called before in this process; keep its result")
-    hide_from_dynamo("deadpool")
     _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
     return _run
 
@@ -78,19 +77,28 @@ class Run:
         *,
         model: nn.Module | Mapping[str, nn.Module],
         optimizer: Optimizer | Mapping[str, Optimizer],
-        extra: Mapping[str, Stateful] | None = None,
+        extra: Mapping[str, Extra] | None = None,
+        strict: bool = True,
     ) -> "Guard | PlainGuard":
         """Returns the guard of this training state: all parameters, buffers and optimizer state, the random generators of
-        python, numpy, torch and CUDA, and what `extra` gives by state_dict() (tensors, numbers, text, lists and dicts only).
+        python, numpy, torch and CUDA, and `extra`: what has a state_dict() (of tensors, numpy arrays, numbers, text, lists and
+        dicts), and random generators of the script's own.
 
         Call once, after wrapping (DDP, FSDP, ZeRO) and after LR schedulers were made. From here on optimizer.step waits for the
         copy of the state that it is about to change, and does nothing in a step that will be discarded.
+
+        `strict`: a state of which a part could not be restored is refused, and the part is named: at the start the job ends
+        (ConfigError, exit code 2), later it is unprotected. With False a warning names it, and recoveries leave it as it is.
         """
         models = dict(model) if isinstance(model, Mapping) else {"model": model}
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
         if self._session is None:
             return PlainGuard()
-        state = TrainingState(models=models, optimizers=optimizers, extra=dict(extra or {}))
+        try:
+            state = TrainingState(models=models, optimizers=optimizers, extra=dict(extra or {}), strict=strict)
+        except ConfigError as error:
+            self._session.refuse(str(error))
+            raise
         return Guard(self._session, state, list(optimizers.values()), engine_for(self.device))
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.protection.state import Held, Meta
+from deadpool.trainer_hooks.state.items import Held
+from deadpool.trainer_hooks.state.metadata import Meta
 
 
 @dataclass(slots=True, kw_only=True)

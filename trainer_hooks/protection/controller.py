@@ -20,11 +20,12 @@ from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.restore import from_own_slot
 from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES, Schedule
-from deadpool.trainer_hooks.protection.sizes import expected_growth
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
 from deadpool.trainer_hooks.protection.snapshot import Local, layout_of
-from deadpool.trainer_hooks.protection.state import TrainingState, check_meta, pack_meta
 from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
+from deadpool.trainer_hooks.state.growth import expected_growth
+from deadpool.trainer_hooks.state.metadata import check_meta, pack_meta
+from deadpool.trainer_hooks.state.training_state import TrainingState
 
 log = logging.getLogger(__name__)
 SWITCHED_OFF = "the script has switched it off (guard.protecting)"
@@ -72,8 +73,8 @@ class Protection:
         role = self._session.role
         self.capture(state)
         assert self.boundary is not None
-        check_meta(self.boundary.meta)
         try:
+            check_meta(self.boundary.meta)
             if role.generation == 1:
                 self._reserve()
             every, step = self._session.keeping.verify_every, state.step
@@ -130,22 +131,10 @@ class Protection:
             self._protector.wait_done(step)
 
     def quiesce(self) -> bool:
-        """Ends the protect thread; returns whether the process still holds its live state: the bytes that its own slot has of it.
-
-        Version counters are not asked. A step that was discarded may have written past them: through `.data`, by a collective,
-        into other memory that a parameter was given. What is volatile may have changed: `restore_live` has it from the boundary.
-        """
+        """Ends the protect thread; returns whether the process still holds its live state, untouched since its boundary."""
         if self._protector is not None:
             self._protector.quiesce()
-        boundary, live = self.boundary, self._member.live
-        if boundary is None or live is None or boundary.state != live or self._state.held() is not boundary.held:
-            return False
-        slot = self.own_slots().find(live) if self._reserved else None
-        try:
-            return slot is not None and slot.holds(boundary.held, self._engine)
-        except SnapshotError as error:
-            log.warning("%s: the live state cannot be compared with it", error)
-            return False
+        return self.boundary is not None and self.boundary.state == self._member.live and self.boundary.unchanged()
 
     def own_slots(self) -> OwnSlots:
         """Returns the slots as they are in the vault."""
@@ -162,14 +151,11 @@ class Protection:
         return True
 
     def restore_live(self, wanted: StateId) -> None:
-        """The steady tensors are untouched; what a discarded step may have changed comes from the boundary."""
+        """Brings back from the boundary what a discarded step may have changed; the steady tensors are untouched."""
         boundary = self.boundary
         if boundary is None or boundary.state != wanted:
             raise SnapshotError(f"the process does not hold {wanted}")
-        for held, source in zip(boundary.held, boundary.sources, strict=True):
-            if held.volatile:
-                held.tensor.copy_(source)
-        self._state.restore_meta(boundary.meta)
+        self._state.put_back(boundary.held, boundary.sources, boundary.meta)
 
     def _reserve(self) -> None:
         """Has the slots made, with room for optimizer state that appears with the first step; ConfigError: there is no room."""

@@ -11,7 +11,8 @@ from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
-from deadpool.trainer_hooks.protection.state import Held, pack_meta, type_name
+from deadpool.trainer_hooks.state.items import Held, type_name
+from deadpool.trainer_hooks.state.metadata import pack_meta
 
 CHUNK_BYTES = 32 << 20
 

@@ -28,8 +28,8 @@ from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots
 from deadpool.trainer_hooks.protection.snapshot import Local
-from deadpool.trainer_hooks.protection.state import TrainingState
 from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
+from deadpool.trainer_hooks.state.training_state import TrainingState
 
 TOKEN = make_token()
 SLOT_BYTES = 1 << 20

@@ -2,12 +2,14 @@
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
-from copy import copy
+from copy import copy, deepcopy
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+
+from deadpool.trainer_hooks.state import random_state
+from deadpool.trainer_hooks.state.items import local_part
 
 _TENSORS_IF_UNKNOWN = 2  # what Adam holds for each parameter
 
@@ -15,6 +17,7 @@ _TENSORS_IF_UNKNOWN = 2  # what Adam holds for each parameter
 def expected_growth(optimizers: Iterable[Optimizer]) -> tuple[int, int]:
     """Returns (items, bytes) that the first step will add to the state of these optimizers."""
     items = size_bytes = 0
+    before = random_state.capture()
     for optimizer in optimizers:
         fresh = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if not optimizer.state.get(parameter)
@@ -24,6 +27,7 @@ def expected_growth(optimizers: Iterable[Optimizer]) -> tuple[int, int]:
         for tensor in _tensors_after_a_step(optimizer, fresh):
             items += 1
             size_bytes += tensor.numel() * tensor.element_size() + 64
+    random_state.restore(before)  # the training's own steps must draw what they would have drawn
     return items, size_bytes
 
 
@@ -35,24 +39,44 @@ def _tensors_after_a_step(optimizer: Optimizer, parameters: list[Tensor]) -> lis
     """Returns the state tensors (without memory) that one step makes for these parameters.
 
     The step runs on a copy of the optimizer with parameters on the meta device. An optimizer that cannot run there (it looks at
-    values) is taken to hold as much as Adam.
+    values, it is not in the mood) or that cannot be copied is taken to hold as much as Adam.
     """
     stand_ins = {parameter: _on_meta(parameter) for parameter in parameters}
+    try:
+        clone = _clone(optimizer, stand_ins)
+        type(clone).step(clone)
+    except Exception:  # whatever it is, the estimate is all that it costs
+        return [stand_in for stand_in in stand_ins.values() for _ in range(_TENSORS_IF_UNKNOWN)]
+    return [
+        value
+        for entries in clone.state.values()
+        if isinstance(entries, dict)
+        for value in entries.values()
+        if isinstance(value, Tensor)
+    ]
+
+
+def _clone(optimizer: Optimizer, stand_ins: dict[Tensor, Tensor]) -> Optimizer:
+    """Returns a copy that shares nothing with the optimizer which a step might change, with these parameters in its groups."""
+    memo = {id(parameter): stand_in for parameter, stand_in in stand_ins.items()}
     clone = copy(optimizer)
+    clone.__dict__ = {
+        name: value if name in ("state", "param_groups") or callable(value) else deepcopy(value, memo)
+        for name, value in vars(optimizer).items()
+        if not name.startswith("_optimizer_")  # hooks
+    }
     clone.state = defaultdict(dict)
     clone.param_groups = [
-        {**group, "params": [stand_ins[p] for p in group["params"] if p in stand_ins]} for group in optimizer.param_groups
+        {**deepcopy({key: value for key, value in group.items() if key != "params"}), "params": kept}
+        for group in optimizer.param_groups
+        if (kept := [stand_ins[parameter] for parameter in group["params"] if parameter in stand_ins])
     ]
     clone._optimizer_step_pre_hooks, clone._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
-    try:
-        type(clone).step(clone)
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError):
-        return [stand_in for stand_in in stand_ins.values() for _ in range(_TENSORS_IF_UNKNOWN)]
-    return [value for entries in clone.state.values() for value in entries.values() if isinstance(value, Tensor)]
+    return clone
 
 
 def _on_meta(parameter: Tensor) -> Tensor:
-    local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+    local = local_part(parameter)
     stand_in = nn.Parameter(torch.empty(local.shape, dtype=local.dtype, device="meta"))
     stand_in.grad = torch.empty_like(stand_in)
     return stand_in

@@ -14,10 +14,11 @@ from deadpool.proto.vault.layout import SLOT_NAMES, checksum, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.restore import from_own_slot
-from deadpool.trainer_hooks.protection.sizes import expected_growth
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
 from deadpool.trainer_hooks.protection.snapshot import layout_of
-from deadpool.trainer_hooks.protection.state import TrainingState, check_meta, pack_meta
+from deadpool.trainer_hooks.state.growth import expected_growth
+from deadpool.trainer_hooks.state.metadata import check_meta, pack_meta
+from deadpool.trainer_hooks.state.training_state import TrainingState
 
 
 class Training:

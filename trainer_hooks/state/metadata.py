@@ -1,0 +1,40 @@
+"""The metadata of a state as bytes, and what is wrong with it."""
+
+from io import BytesIO
+from typing import Any
+
+import torch
+
+from deadpool.host.errors import ConfigError, SnapshotError
+
+Meta = dict[str, Any]
+GAPS = "gaps"  # "path: what it is" of all that the state consists of and a snapshot would not hold
+
+
+def pack_meta(meta: Meta) -> bytes:
+    """Returns the metadata as bytes. SnapshotError names what the snapshot would not hold: nobody may rely on it."""
+    if meta[GAPS]:
+        raise SnapshotError(f"not in the snapshot: {_named(meta)}")
+    buffer = BytesIO()
+    torch.save(meta, buffer)
+    return buffer.getvalue()
+
+
+def unpack_meta(data: bytes) -> Meta:
+    """Returns what pack_meta was given. Runs no code from the data (weights_only)."""
+    meta: Meta = torch.load(BytesIO(data), weights_only=True, map_location="cpu")
+    return meta
+
+
+def check_meta(meta: Meta) -> None:
+    """ConfigError names what a snapshot would not hold."""
+    if meta[GAPS]:
+        raise ConfigError(
+            f"protect(): cannot be restored safely: {_named(meta)}; "
+            "with protect(strict=False) the job runs without it, and a recovery is not bit for bit"
+        )
+
+
+def _named(meta: Meta) -> str:
+    first, *others = meta[GAPS]
+    return f"{first} (and {len(others)} more)" if others else first

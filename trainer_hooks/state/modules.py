@@ -1,0 +1,116 @@
+"""Where the modules of a model keep their tensors, as the optimizer updates them, whatever form the module shows just now.
+
+FSDP2 puts gathered copies in the place of a module's parameters while it computes, and leaves them there where no backward has
+followed (an evaluation, `unshard()`, `reshard_after_forward=False`). The state is in the shards: they are what is named here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+PARAMETER, BUFFER = "model/", "buffer/"
+
+Shards = dict[tuple[int, str], Any]  # (id of the module, name) -> FSDP2's record of that parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One name under which a module has a tensor, or None. `path`: the key of what lies there, without the shard."""
+
+    path: str
+    module: nn.Module
+    name: str
+
+    @property
+    def is_buffer(self) -> bool:
+        return self.path.startswith(BUFFER)
+
+    @property
+    def registered(self) -> dict[str, Any]:
+        """Returns where the module has its parameters, or its buffers."""
+        return self.module._buffers if self.is_buffer else self.module._parameters
+
+    @property
+    def is_transient(self) -> bool:
+        """Returns whether the module's own state_dict leaves the buffer out."""
+        return self.name in self.module._non_persistent_buffers_set
+
+    def put(self, tensor: Tensor | None) -> None:
+        """Makes the module have this tensor under this name."""
+        other = self.module._parameters if self.is_buffer else self.module._buffers
+        other.pop(self.name, None)
+        self.module.__dict__.pop(self.name, None)
+        self.registered[self.name] = tensor
+
+    def remove(self) -> None:
+        self.registered.pop(self.name, None)
+
+
+def modules_of(models: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Returns every module of these models by its path, each once, in the order of construction."""
+    return {
+        f"{name}.{path}" if path else name: module for name, model in models.items() for path, module in model.named_modules()
+    }
+
+
+def places(modules: Mapping[str, nn.Module], shards: Shards) -> Iterator[tuple[Place, Tensor | None]]:
+    """Yields each place of these modules with what the state has there."""
+    for path, module in modules.items():
+        for name, parameter in module._parameters.items():
+            record = shards.get((id(module), name))
+            shown: Tensor | None = parameter if record is None else record.sharded_param
+            yield Place(path=f"{PARAMETER}{path}.{name}", module=module, name=name), shown
+        for name, buffer in module._buffers.items():
+            yield Place(path=f"{BUFFER}{path}.{name}", module=module, name=name), buffer
+
+
+def parameters_shown(module: nn.Module, shards: Shards) -> Iterable[Tensor | None]:
+    """Returns what the state has as this module's parameters, in order."""
+    if not shards:
+        return module._parameters.values()
+    records = ((shards.get((id(module), name)), value) for name, value in module._parameters.items())
+    return [value if record is None else record.sharded_param for record, value in records]
+
+
+def shards_of(modules: Iterable[nn.Module]) -> Shards:
+    """Returns FSDP2's record of each parameter that it has sharded in these modules."""
+    found: Shards = {}
+    for group in _parameter_groups(modules):
+        for record in group.fsdp_params:
+            info = record._module_info
+            found[id(info.module), info.param_name] = record
+            for module, name in zip(info.shared_modules, info.shared_param_names, strict=True):
+                found[id(module), name] = record
+    return found
+
+
+@torch.no_grad()
+def drop_gathered(modules: Iterable[nn.Module]) -> None:
+    """Has the modules show their shards. What they had gathered is gone, and gathered again when it is needed.
+
+    On every rank alike, or some would gather while others do not: in every restore, and never at a boundary.
+    """
+    modules = list(modules)
+    for module in modules:
+        if isinstance(module, FSDPModule):
+            state = module._get_fsdp_state()
+            if state._is_root and hasattr(state, "_reset_iter_state"):
+                state._reset_iter_state()  # also what a step that has raised has left half done
+    for group in _parameter_groups(modules):
+        group._to_sharded()
+        for record in group.fsdp_params:
+            record.unsharded_accumulated_grad = None
+            if hasattr(record, "_unsharded_param"):
+                record._unsharded_param.grad = None
+
+
+def _parameter_groups(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    for module in modules:
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None)  # torch 2.11 had one, or None
+            yield from groups if groups is not None else filter(None, (state._fsdp_param_group,))

@@ -1,0 +1,175 @@
+"""The training state of one rank: models, optimizers, random generators, and what the script registers beside them.
+
+What is captured is what the framework would give back by its own state_dict, in every state that it can be in at a boundary. A
+tensor is an item of its own (items.py); everything else is metadata, of which a copy is taken.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from deadpool.host.errors import ConfigError, SnapshotError
+from deadpool.proto.vault.layout import Item
+from deadpool.trainer_hooks.state import coverage, optimizers, random_state
+from deadpool.trainer_hooks.state.extras import Extra, stateful
+from deadpool.trainer_hooks.state.fit import Fitting
+from deadpool.trainer_hooks.state.inventory import First, Inventory
+from deadpool.trainer_hooks.state.items import Held, type_name
+from deadpool.trainer_hooks.state.metadata import GAPS, Meta
+from deadpool.trainer_hooks.state.modules import drop_gathered
+from deadpool.trainer_hooks.state.storable import decode, encode
+from deadpool.trainer_hooks.state.structure import Structure
+
+log = logging.getLogger(__name__)
+
+
+class TrainingState:
+    """`strict`: what a snapshot would not hold is a gap of the metadata, which refuses the state; else it is a warning."""
+
+    def __init__(
+        self,
+        *,
+        models: Mapping[str, nn.Module],
+        optimizers: Mapping[str, Optimizer],
+        extra: Mapping[str, Extra],
+        strict: bool = True,
+    ) -> None:
+        for name in (*models, *optimizers):
+            if set(name) & set("/@.") or not name:
+                raise ConfigError(
+                    f"protect(): {name!r} cannot be the name of a model or optimizer: it is empty or has one of / @ ."
+                )
+        self.models = models
+        self.optimizers = _with_nested(optimizers)
+        self.extra = stateful(extra)
+        self._strict = strict
+        self._warned: set[str] = set()
+        self._now = Inventory(self.models, self.optimizers)
+        self._first = First(self._now)
+        self._gaps: list[str] | None = None  # of _now, and its structure, packed
+        self._structure: Tensor | None = None
+
+    def held(self) -> list[Held]:
+        """Returns every tensor of the state, each once, in an order that depends on the construction only.
+
+        The same list object as before when the process still holds the same tensors, in the same memory.
+        """
+        return self._inventory().held
+
+    def capture_meta(self) -> Meta:
+        """Returns everything that is not a tensor of `held`, which was called just before. A copy: what changes later does not
+        change it.
+        """
+        now = self._now
+        left_out: list[str] = []
+        meta: Meta = {
+            "structure": self._packed_structure(),
+            "training": "".join("1" if module.training else "0" for module in now.modules.values()),
+            "modules": {
+                path: encode(module.get_extra_state(), f"{path}.get_extra_state()", left_out)
+                for path, module in now.stateful_modules
+            },
+            "optimizers": {
+                name: optimizers.capture(name, optimizer, now.names, now.plain, left_out)
+                for name, optimizer in self.optimizers.items()
+            },
+            "extra": {name: encode(each.state_dict(), f"extra[{name!r}]", left_out) for name, each in self.extra.items()},
+            "random": random_state.capture(),
+        }
+        return {**meta, GAPS: self._judged([*self._coverage_gaps(), *left_out])}
+
+    @torch.no_grad()
+    def fit(self, items: Mapping[str, Item], meta: Meta) -> dict[str, Tensor]:
+        """Makes the process hold exactly these items and returns where each one's bytes go. Then comes `restore_meta`.
+
+        SnapshotError when it cannot: the state is of another model.
+        """
+        structure = Structure.from_tensor(meta["structure"])
+        drop_gathered(self._now.modules.values())
+        Fitting(Inventory(self.models, self.optimizers), self._first, items, structure).fit_modules()
+        Fitting(Inventory(self.models, self.optimizers), self._first, items, structure).fit_optimizers(meta["optimizers"])
+        mine = {held.key: held.tensor for held in self.held()}
+        if mine.keys() != items.keys():
+            raise SnapshotError(f"the snapshot is of another model: only one side has {sorted(mine.keys() ^ items.keys())[:4]}")
+        for key, tensor in mine.items():
+            if (tuple(tensor.shape), type_name(tensor.dtype)) != (items[key].shape, items[key].dtype):
+                raise SnapshotError(f"{key}: the snapshot has {items[key].dtype} {items[key].shape}, the model {tensor.shape}")
+        return mine
+
+    def restore_meta(self, meta: Meta) -> None:
+        """Restores what is not a tensor, into a process that was made to fit. The random generators come last."""
+        now = self._inventory()
+        for module, training in zip(now.modules.values(), meta["training"], strict=True):
+            module.training = training == "1"
+        for path, module in now.stateful_modules:
+            if path in meta["modules"]:
+                module.set_extra_state(decode(meta["modules"][path]))
+        for name, optimizer in self.optimizers.items():
+            optimizers.restore_groups(optimizer, meta["optimizers"][name]["groups"])
+        for name, each in self.extra.items():
+            each.load_state_dict(decode(meta["extra"][name], _live(each)))
+        random_state.restore(meta["random"])
+
+    @torch.no_grad()
+    def put_back(self, held: Sequence[Held], sources: Sequence[Tensor], meta: Meta) -> None:
+        """Makes the process hold a state that it has captured itself: what lies where it lay already is not written."""
+        items = {
+            each.key: Item(
+                key=each.key,
+                offset=0,
+                nbytes=source.numel() * source.element_size(),
+                dtype=type_name(source.dtype),
+                shape=tuple(source.shape),
+            )
+            for each, source in zip(held, sources, strict=True)
+        }
+        targets = self.fit(items, meta)
+        for each, source in zip(held, sources, strict=True):
+            if not targets[each.key].is_set_to(source):
+                targets[each.key].copy_(source)
+        self.restore_meta(meta)
+
+    def zero_gradients(self) -> None:
+        """Forgets the gradients of a discarded step."""
+        for tensor in self._inventory().tensors.values():
+            tensor.grad = None
+        for model in self.models.values():
+            for parameter in model.parameters():
+                parameter.grad = None
+
+    def _inventory(self) -> Inventory:
+        if not self._now.is_still_true():
+            before, self._now = self._now, Inventory(self.models, self.optimizers, self._now)
+            if not self._now.has_structure_of(before):
+                self._gaps = self._structure = None
+        return self._now
+
+    def _packed_structure(self) -> Tensor:
+        if self._structure is None:
+            self._structure = self._now.structure(self._first).to_tensor()
+        return self._structure
+
+    def _coverage_gaps(self) -> list[str]:
+        if self._gaps is None:
+            self._gaps = coverage.gaps(self._now, self._first, self.models, self.extra)
+        return self._gaps
+
+    def _judged(self, gaps: list[str]) -> list[str]:
+        if self._strict:
+            return gaps
+        for gap in gaps:
+            if gap not in self._warned:
+                self._warned.add(gap)
+                log.warning("not in the snapshots, so no recovery brings it back: %s", gap)
+        return []
+
+
+_with_nested = optimizers.with_nested
+
+
+def _live(each: Any) -> Any:
+    return each.state_dict()
