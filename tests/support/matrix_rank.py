@@ -53,9 +53,9 @@ from deadpool.trainer_hooks.fault_injection import PendingInjections
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.guard import Guard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
-from deadpool.trainer_hooks.protection.state import TrainingState
 from deadpool.trainer_hooks.protocol import Member
 from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.state.training_state import TrainingState
 
 WORLD = 2
 STEPS = 6

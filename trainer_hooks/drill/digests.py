@@ -10,7 +10,8 @@ from torch.distributed.tensor import DTensor
 
 from deadpool.proto.vault.layout import checksum
 from deadpool.trainer_hooks.drill.tables import Table
-from deadpool.trainer_hooks.protection.state import TrainingState, type_name
+from deadpool.trainer_hooks.state.items import type_name
+from deadpool.trainer_hooks.state.training_state import TrainingState
 
 _SHOWN_CHARACTERS = 64  # a longer text is shown by its checksum
 _PLAIN_MAX = 32  # numbers in a row; longer rows become one digest
