@@ -5,18 +5,23 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from deadpool.cli.commands.ended import EndedJob, as_json, ended_job, parse
 from deadpool.cli.commands.slurm_scripts import SCRIPTS, script_text
 from deadpool.cli.exit_codes import guarded, say
-from deadpool.cli.launcher.job_dirs import find_job, is_running
+from deadpool.cli.launcher.job_dirs import NotRunningError, find_job, is_running
+from deadpool.cli.launcher.past_jobs import find_logs
 from deadpool.cli.options.types import host_names, size
 from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.host.version import PACKAGE
 from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.step import NO_STEP
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _REFRESH_S = 1.0
 _POLL_S = 0.02
@@ -42,35 +47,84 @@ def commands() -> None:
     """Look at a running job, free a node, inject a failure, stop it. Jobs are started with deadpool-launch."""
 
 
+def find(job: str | None) -> Path | EndedJob:
+    """Returns the folder of a running job, or what the logs of one that has ended say; ConfigError when there is neither."""
+    try:
+        return find_job(job)
+    except NotRunningError:
+        found = find_logs(job)
+        if found is None:
+            raise
+        return read_ended(*found)
+
+
+def read_ended(job_id: str, log_dir: Path) -> EndedJob:
+    return ended_job(job_id, str(log_dir), (log_dir / "events.jsonl").read_text(errors="replace").splitlines())
+
+
+def log_dir_of(folder: Path) -> Path:
+    """Returns the log folder of a running job."""
+    from deadpool.proto.config import from_json
+
+    return Path(from_json((folder / "job.json").read_text()).log_dir)
+
+
 @commands.command()
 @job_option
 @json_option
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
 def status(job_id: str | None, as_text: bool, watch: bool) -> None:
-    """Show phase, generation, step, nodes, ranks, spares and the last recoveries."""
-    folder = find_job(job_id)
+    """Show phase, generation, step, nodes, ranks, spares and the last recoveries; of a job that has ended how it ended."""
+    found = find(job_id)
+    if as_text:
+        _status_as_json(found, watch=watch)
+        return
+    from rich.console import Console
+
+    from deadpool.cli.commands import tables
+
+    console = Console()
+    if not watch:
+        tables.widen(console)
+    if isinstance(found, EndedJob):
+        console.print(tables.ended_view(found))
+    elif watch:
+        _watch(found, console)
+    else:
+        from deadpool.cli import client
+
+        with client.connected(found) as job:
+            console.print(tables.status_view(job.status()))
+
+
+def _status_as_json(found: Path | EndedJob, *, watch: bool) -> None:
+    if isinstance(found, EndedJob):
+        click.echo(json.dumps(as_json(found)))
+        return
     from deadpool.cli import client
     from deadpool.cli.commands import tables
 
-    with client.connected(folder, to_the_end=watch) as job:
-        if as_text:
+    with client.connected(found, to_the_end=watch) as job:
+        click.echo(json.dumps(tables.as_json(job.status())))
+        while watch:
+            time.sleep(_REFRESH_S)
             click.echo(json.dumps(tables.as_json(job.status())))
-            while watch:
-                time.sleep(_REFRESH_S)
-                click.echo(json.dumps(tables.as_json(job.status())))
-            return
-        from rich.console import Console
-        from rich.live import Live
 
-        console = Console()
-        if not watch:
-            tables.widen(console)
-            console.print(tables.status_view(job.status()))
-            return
-        with Live(tables.status_view(job.status()), console=console, auto_refresh=False) as live:
+
+def _watch(folder: Path, console: "Console") -> None:
+    """Shows the job again and again; the last thing that is seen is how it ended."""
+    from rich.live import Live
+
+    from deadpool.cli import client
+    from deadpool.cli.commands import tables
+
+    log_dir, name = log_dir_of(folder), folder.name
+    with Live(console=console, auto_refresh=False) as live:
+        with client.connected(folder, to_the_end=True) as job:
             while True:
-                time.sleep(_REFRESH_S)
                 live.update(tables.status_view(job.status()), refresh=True)
+                time.sleep(_REFRESH_S)
+        live.update(tables.ended_view(read_ended(name, log_dir)), refresh=True)
 
 
 @commands.command()
@@ -78,20 +132,29 @@ def status(job_id: str | None, as_text: bool, watch: bool) -> None:
 @json_option
 @click.option("--follow", is_flag=True, help="Go on with the events to come, until the job's end.")
 def events(job_id: str | None, as_text: bool, follow: bool) -> None:
-    """Show every change so far, one a line."""
-    folder = find_job(job_id)
+    """Show every change so far, one a line; also of a job that has ended."""
+    found = find(job_id)
     from rich.console import Console
 
-    from deadpool.cli import client
     from deadpool.cli.commands import tables
 
     console = Console(soft_wrap=True)
-    with client.connected(folder, to_the_end=follow) as job:
+
+    def show(line: str) -> None:
+        if as_text:
+            click.echo(line)
+        elif event := parse(line):
+            console.print(tables.event_line(event))
+
+    if isinstance(found, EndedJob):
+        for line in Path(found.log_dir, "events.jsonl").read_text(errors="replace").splitlines():
+            show(line)
+        return
+    from deadpool.cli import client
+
+    with client.connected(found, to_the_end=follow) as job:
         for line in job.events(follow=follow):
-            if as_text:
-                click.echo(line)
-            else:
-                console.print(tables.event_line(json.loads(line)))
+            show(line)
 
 
 @commands.command()
@@ -102,25 +165,28 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", default=100, show_default=True, help="The last so many; 0: all."
 )
 @click.option(
-    "--log-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR", help="Of a job that has ended."
+    "--log-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Of the job whose logs these are.",
 )
 def logs(rank: int, job_id: str | None, follow: bool, lines: int, log_dir: Path | None) -> None:
-    """Show what RANK has printed, on whichever node it lived, in all generations. Of a job that has ended with --log-dir."""
+    """Show what RANK has printed, on whichever node it lived, in all generations; also of a job that has ended."""
     from deadpool.cli.commands.logs import RankOutput, last_lines
-    from deadpool.proto.config import from_json
 
-    try:
-        folder = None if log_dir else find_job(job_id)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; what a job that has ended left is shown with --log-dir") from error
-    if folder is not None:
-        log_dir = Path(from_json((folder / "job.json").read_text()).log_dir)
-    assert log_dir is not None
+    folder = None
+    if log_dir is None:
+        found = find(job_id)
+        folder = None if isinstance(found, EndedJob) else found
+        log_dir = Path(found.log_dir) if isinstance(found, EndedJob) else log_dir_of(found)
     output = RankOutput(log_dir, rank)
     if not output.files() and not (follow and folder is not None):
         raise ConfigError(f"rank {rank}: no log in {log_dir}")
     show = sys.stdout.buffer
-    show.write(last_lines(output.new(), lines))
+    printed = output.new()
+    if not printed and not follow:
+        say(f"rank {rank} has printed nothing{'' if folder is None else ' so far'}")
+    show.write(last_lines(printed, lines))
     show.flush()
     while follow and folder is not None:
         running = is_running(folder)

@@ -8,7 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deadpool.cli.commands.ended import EndedJob
 from deadpool.cli.doctor.checks import Finding, Level
+from deadpool.cli.launcher.console import describe
 from deadpool.proto.convert import to_plain
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RecoveryRecord
@@ -28,12 +30,31 @@ def as_json(status: JobStatus) -> dict[str, Any]:
 
 
 def status_view(status: JobStatus) -> RenderableType:
-    parts: list[RenderableType] = [_headline(status), _nodes(status)]
+    over = status.phase == "end"  # its nodes leave, which says nothing
+    parts: list[RenderableType] = [_headline(status), Text("the job ends") if over else _nodes(status)]
     warnings = [status.unprotected] if status.unprotected else []
     warnings += [f"{node.node_id}: {trouble}" for node in status.nodes for trouble in node.troubles]
     parts[1:1] = [Text(warning, style="bold red") for warning in warnings]
     if status.recoveries:
         parts.append(_recoveries(status.recoveries[-_RECOVERIES_SHOWN:]))
+    return Group(*parts)
+
+
+def ended_view(job: EndedJob) -> RenderableType:
+    """Returns how a job that is over has ended, with its recoveries."""
+    text = Text(f"{job.job_id}  ", style="bold")
+    good = job.exit_code == 0
+    code = "" if job.exit_code is None else f" (exit code {job.exit_code})"
+    text.append("ended: ", style="green" if good else "bold red")
+    text.append(f"{job.reason}{code}", style="not bold" if good else "bold red")
+    when = f"{job.ended[:19].replace('T', ' ')} UTC, after {job.duration_s:.0f} s" if job.ended else "no event was written"
+    parts: list[RenderableType] = [text, Text(f"{when}, generation {job.generation}; logs in {job.log_dir}")]
+    if job.recoveries:
+        table = Table("g", "recovery", "total", box=box.SIMPLE_HEAD)
+        for event in job.recoveries[-_RECOVERIES_SHOWN:]:
+            what = f"{event.get('failure_class', '?')}: {event.get('cause', '?')}\n{describe(event)}"
+            table.add_row(str(event.get("generation", "?")), what, f"{event.get('total_s', 0.0):.3f} s")
+        parts.append(table)
     return Group(*parts)
 
 

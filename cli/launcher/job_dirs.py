@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from deadpool.cli.launcher.past_jobs import remember
 from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.job_dir import is_held, jobs_dir, locked_folder, runtime_folder
@@ -45,6 +46,7 @@ def job_folder(config: JobConfig, token: str = "") -> Iterator[Path]:
     if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES_MAX:
         raise ConfigError(f"{longest}: too long for a socket's path; set XDG_RUNTIME_DIR or --job-id to something shorter")
     with locked_folder(config.job_id) as folder:
+        remember(config.job_id, config.log_dir)
         write_private(folder / "token", token or make_token())
         write_private(folder / "job.json", to_json(config))
         yield folder
@@ -73,8 +75,12 @@ def running_jobs() -> dict[str, Path]:
     return {each.name: each for each in folders if (each / "endpoint.json").exists() and is_running(each)}
 
 
+class NotRunningError(ConfigError):
+    """No such job runs; it may have ended."""
+
+
 def find_job(job_id: str | None) -> Path:
-    """Returns the folder of that job, or of the only one that runs; ConfigError when there is none, or a choice.
+    """Returns the folder of that job, or of the only one that runs; NotRunningError when there is none, ConfigError for a choice.
 
     A path is the folder that a job's machines share, or its log folder.
     """
@@ -82,14 +88,14 @@ def find_job(job_id: str | None) -> Path:
         for folder in (Path(job_id), Path(job_id, "journal")):
             if is_running(folder):
                 return folder
-        raise ConfigError(f"--job {job_id}: no job runs from there")
+        raise NotRunningError(f"--job {job_id}: no job runs from there, and none has left its events there")
     jobs = running_jobs()
     if job_id is not None:
         if job_id not in jobs:
-            raise ConfigError(f"no job {job_id!r} is running; running: {', '.join(jobs) or 'none'}")
+            raise NotRunningError(f"no job {job_id!r} is running; running: {', '.join(jobs) or 'none'}")
         return jobs[job_id]
     if not jobs:
-        raise ConfigError(f"no job is running (looked in {runtime_folder()})")
+        raise NotRunningError(f"no job is running (looked in {runtime_folder()})")
     if len(jobs) > 1:
         raise ConfigError(f"{len(jobs)} jobs are running, choose one with --job: {', '.join(jobs)}")
     return next(iter(jobs.values()))

@@ -63,10 +63,9 @@ def test_status_events_and_refusals(
         (["inject", "kill-cat", "0"], "'kill-cat' is not one of"),
         (["logs"], "Missing argument 'RANK'"),
         (["logs", "0"], "no job is running"),
-        (["logs", "0"], "what a job that has ended left is shown with --log-dir"),
         (["drain"], "Missing argument 'NODE'"),
         (["stop", "now"], "unexpected extra argument"),
-        (["status", "--job", "nowhere/at/all"], "no job runs from there"),
+        (["status", "--job", "nowhere/at/all"], "no job runs from there, and none has left its events there"),
         (["frobnicate"], "No such command 'frobnicate'"),
     ],
 )

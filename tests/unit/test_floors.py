@@ -30,7 +30,7 @@ PURE = (
     "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.standins", "agent.logs.routing",
     "agent.supervisor_link.conversation",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule",
-    "cli.commands.drain", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
+    "cli.commands.drain", "cli.commands.ended", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
     "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.faults", "proto.step", "proto.streams",
     "proto.vault.slots",
 )  # fmt: skip

@@ -42,6 +42,12 @@ def shown(view: Any, width: int = 80) -> str:
     return console.file.getvalue()
 
 
+def test_of_a_job_that_ends_no_node_is_called_lost() -> None:
+    text = shown(tables.status_view(status(phase="end", nodes=(node(0, "lost", ()),))))
+    assert "the job ends" in text
+    assert "lost" not in text.replace("node1 lost: its stream", "")
+
+
 def test_all_that_matters_is_shown_in_80_columns() -> None:
     words = " ".join(shown(tables.status_view(status())).split())
     for part in ("gpt-1", "run", "generation 2", "step 16 (committed 15)", "9.5 steps/s", "4 ranks", "exposed stall 0.250 s"):
