@@ -48,6 +48,7 @@ from deadpool.proto.messages import (
     VaultReport,
 )
 from deadpool.proto.stacks import stacks_path
+from deadpool.proto.version import own_version
 
 _log = logging.getLogger(__name__)
 _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variable
@@ -116,7 +117,7 @@ class NodeRuntime:
             path.unlink(missing_ok=True)
 
     def _link_ended(self, link: asyncio.Task[None]) -> None:
-        """It ends before us only by an error of ours."""
+        """It ends before us only by an error: ours, or the supervisor has refused this agent for good."""
         error = None if link.cancelled() else link.exception()
         if isinstance(error, Exception):
             self._fail(error)
@@ -164,7 +165,8 @@ class NodeRuntime:
 
     def _fail(self, error: Exception) -> None:
         """An agent that does not know what it does must not go on: the node is lost, and a spare takes its place."""
-        _log.critical("the agent of %s fails", self._arguments.node_id, exc_info=error)
+        if not isinstance(error, ConfigError):  # that is the user's to mend: one line, as it ends
+            _log.critical("the agent of %s fails", self._arguments.node_id, exc_info=error)
         if not self._ended.done():
             self._ended.set_exception(error)
 
@@ -297,6 +299,7 @@ class NodeRuntime:
             generation=self._core.generation,
             incarnation=self._incarnation,
             readings=self._gpus.readings,
+            version=own_version(),
         )
 
     def _ordered(self, order: Order) -> None:

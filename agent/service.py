@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from deadpool.proto.generated import rank_pb2 as pb
 from deadpool.proto.generated.rank_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from deadpool.proto.messages import RankMessage, RankOrder, Register
 from deadpool.proto.secret import TOKEN_KEY, token_matches
+from deadpool.proto.version import refusal
 
 _SOCKET_PATH_BYTES_MAX = 107
 Orders = asyncio.Queue[RankOrder]
+_log = logging.getLogger(__name__)
 
 
 class Ranks(Protocol):
@@ -49,6 +52,10 @@ class RankService(AgentServicer):
             return
         if not isinstance(first, Register):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "Register comes first")
+            return
+        if reason := refusal(f"the script's process {first.pid}", first.version):
+            _log.warning("%s", reason)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
             return
         orders: Orders = asyncio.Queue()
         process = await self._ranks.register(first.pid, orders)

@@ -9,6 +9,7 @@ from signal import Signals
 from deadpool.host.errors import ConfigError
 from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.step import NO_STEP
+from deadpool.proto.version import own_version, refusal, version_of
 
 _ALWAYS_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR2")
 CHECKPOINT_SIGNAL = Signals.SIGUSR1  # to the launcher: a persistent checkpoint is written, and the job goes on
@@ -145,12 +146,14 @@ def stop_signals(config: JobConfig) -> tuple[Signals, ...]:
 
 
 def to_json(config: JobConfig) -> str:
-    return json.dumps(dataclasses.asdict(config))
+    return json.dumps({"version": dataclasses.asdict(own_version()), **dataclasses.asdict(config)})
 
 
 def from_json(text: str) -> JobConfig:
-    """Returns the configuration that `to_json` wrote."""
+    """Returns the configuration that `to_json` wrote; ConfigError when that was another version's."""
     fields = json.loads(text)
+    if reason := refusal("whoever started the job", version_of(fields.pop("version", None))):
+        raise ConfigError(reason)
     for name in ("command", "local_ranks_filter", "stdout_filters", "stderr_filters"):
         fields[name] = tuple(fields[name])
     fields["entry"] = Entry(fields["entry"])

@@ -14,6 +14,8 @@ from typing import Any
 
 from deadpool.proto.config import Entry
 from deadpool.proto.frames import LENGTH_BYTES, FrameSplitter, receive_rest, to_frame
+from deadpool.proto.messages import Version
+from deadpool.proto.version import own_version, version_of
 
 OPEN_FILES = "DEADPOOL_OPEN_FILES"  # how many a rank may have open; its agent has raised its own limit
 INHERITED = "DEADPOOL_WARM"  # FD:PID of the warm process that a program was given as its child
@@ -32,11 +34,13 @@ class ForkKind(StrEnum):
 class Prepare:
     """What to be ready for. `arguments`: script, module or program, and what it gets; empty: nothing yet but torch.
 
-    `environment` replaces the process's. `fresh`: ranks are new interpreters. `safe_path`: as PYTHONSAFEPATH has it.
+    `version`: the sender's; of a Prepare from another version nothing else is read. `environment` replaces the process's.
+    `fresh`: ranks are new interpreters. `safe_path`: as PYTHONSAFEPATH has it.
     """
 
-    environment: dict[str, str]
-    folder: str
+    version: Version
+    environment: dict[str, str] = field(default_factory=dict)
+    folder: str = ""
     entry: Entry = Entry.SCRIPT
     arguments: tuple[str, ...] = ()
     fresh: bool = False
@@ -121,6 +125,9 @@ def _frame_of(fields: dict[str, Any]) -> Frame:
     if kind is Fork:
         fields["kind"] = ForkKind(fields["kind"])
     if kind is Prepare:
+        fields["version"] = version_of(fields.get("version"))
+        if fields["version"] != own_version():
+            return Prepare(version=fields["version"])
         fields["entry"] = Entry(fields["entry"])
     if "arguments" in fields:
         fields["arguments"] = tuple(fields["arguments"])

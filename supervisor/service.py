@@ -15,6 +15,7 @@ from deadpool.proto.generated import agent_pb2, agent_pb2_grpc, status_pb2, stat
 from deadpool.proto.messages import Hello
 from deadpool.proto.messages.status import Done, EventLine
 from deadpool.proto.secret import TOKEN_KEY, token_matches
+from deadpool.proto.version import refusal
 from deadpool.supervisor.runtime import Runtime, Stream
 
 _MAX_PENDING = 20_000  # opens in a storm of agents; the C core's own limit of 1,000 would cancel the rest
@@ -54,6 +55,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
 class SupervisorService(agent_pb2_grpc.SupervisorServicer):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._refused: set[str] = set()  # reasons that were shown: an agent may come again and again
 
     async def Attend(
         self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], context: _Context
@@ -62,6 +64,12 @@ class SupervisorService(agent_pb2_grpc.SupervisorServicer):
         first = None if wire is None or wire.WhichOneof("body") is None else convert.decode_agent_message(wire)
         if not isinstance(first, Hello):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent's stream begins with Hello")
+            return
+        if reason := refusal(f"the agent of {first.node_id} ({first.host})", first.version):
+            if reason not in self._refused:
+                self._refused.add(reason)
+                tell(f"deadpool: refused: {reason}")
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
             return
         stream = self._runtime.attend(first)
         reader = asyncio.create_task(self._read(stream, request_iterator))

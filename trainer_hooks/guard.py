@@ -1,7 +1,8 @@
 """The step loop of a protected rank: which attempts of steps are complete, and what happens at a boundary.
 
-    attempt of step k --complete--> S_k+1 is handed to the protect thread, the step is yielded
-           |
+    attempt of step k --complete--> the step is yielded, the script's loop body runs --> S_k+1 is handed to the protect thread
+           |                                      |
+           |                                      +--it needs a call of a broken generation--> the process is replaced
            +--the generation broke--> discarded; a recovery (recovery.py), then on from the plan's step
 
 A joiner's first two attempts are its rehearsal, with muted groups; then it goes through the same recovery as everybody else.
@@ -114,21 +115,31 @@ class Guard:
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
         """Yields (step, train_step(step)) for each completed step in [start, until).
 
-        A step that is done again after a failure is yielded again, by all ranks, unless each one's loop body was through with it.
+        train_step(k) takes the training from S_k with one optimizer step. It may run again after a failure, with the same state
+        and random numbers, so it must depend on nothing else that changes.
 
-        train_step(k) takes the training from S_k to S_k+1 with one optimizer step. It may run again after a failure, with the
-        same state and random numbers, so it must depend on nothing else that changes.
+        The loop body belongs to the step: it may communicate and change the state. When ranks fail, a step whose body some rank
+        has not been through with is yielded again, on all ranks, so what a body writes may be written twice. A call of
+        torch.distributed in a body never returns what was not communicated: the process ends in it, and a fresh one takes its
+        place. Leaving the loop (break, return, an exception) leaves it in the body of that step: what the script does then still
+        belongs to it.
         """
         self.begin(start=start, until=until)
-        while True:
-            while self.next_step < until:
-                step = self.next_step
-                with self.step() as attempt:
-                    value = train_step(step)
-                if attempt.completed and step >= self._member.yielded:
-                    yield step, value
-            if self.finish():
-                return
+        try:
+            while True:
+                while self.next_step < until:
+                    step = self.next_step
+                    with self.step() as attempt:
+                        value = train_step(step)
+                    if attempt.completed and self._member.yields:
+                        yield step, value
+                    self._body_ended()
+                    self._leave_if_broken()
+                if self.finish():
+                    return
+        except GeneratorExit:
+            self._left()
+            raise
 
     def begin(self, *, start: int = 0, until: int) -> None:
         """Enters the loop with S_start in the process. Returns once it is protected (a joiner: at once)."""
@@ -153,10 +164,10 @@ class Guard:
 
     def finish(self) -> bool:
         """Returns True when every rank has finished; False when a recovery has led back behind the end (`next_step`)."""
+        self._body_ended()
         step = self.next_step
         session, member = self._session, self._member
-        with session.changed:
-            member.had(step)
+        self._write_record(step)
         self._protection.wait_done(step)
         with session.changed:
             session.carry_out(member.finished(step))
@@ -170,9 +181,8 @@ class Guard:
     # ------------------------------------------------------------ one attempt
 
     def begin_attempt(self, step: int) -> None:
+        self._body_ended()
         self._step_began_ns = time.monotonic_ns()
-        with self._session.changed:
-            self._member.had(step)
         self._write_record(step)
 
     def end_attempt(self, step: int, error: Exception | None) -> tuple[bool, bool]:
@@ -197,8 +207,30 @@ class Guard:
         if not self._resumed_sent:
             self._resumed_sent = True
             self._session.send(RankResumed(generation=self._member.running, rank=self._session.rank, step=step + 1, at_ns=now_ns))
-        self._protection.protect()
         return True, False
+
+    def _body_ended(self) -> None:
+        """The script comes back for the next step: the state is whole. Without effect when it was not in a loop body."""
+        with self._session.changed:
+            whole = self._member.had()
+        if whole:
+            self._protection.protect()
+
+    def _leave_if_broken(self) -> None:
+        """Between two attempts: one that would only be discarded is not made."""
+        with self._session.changed:
+            broken = self._member.phase is RankPhase.BROKEN
+        if broken:
+            self._leave()
+
+    def _left(self) -> None:
+        """The script has left the loop. What it does now still belongs to the body of the last step, whose state is kept safe."""
+        with self._session.changed:
+            actions = [] if self._session.closed else self._member.left()
+        if actions:
+            self._protection.protect()
+        with self._session.changed:
+            self._session.carry_out(actions)
 
     def _say_raised(self, error: Exception) -> None:
         """Before the process exits, which takes a while, and breaks its peers' connections on the way."""
@@ -263,7 +295,10 @@ class Guard:
             self._protection.fence()
             with self._session.changed:
                 go = self._member.optimizer_began()
-            return step(*args, **kwargs) if go else None
+            if go:
+                return step(*args, **kwargs)
+            self._session.muted_call()
+            return None
 
         optimizer.step = guarded  # type: ignore[method-assign]
 

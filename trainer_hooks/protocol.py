@@ -1,9 +1,14 @@
 """A rank's part in the protocol, pure: what it does with an order or a failure, given what it is doing. No I/O, clock, thread.
 
     CONSTRUCT --begun--> RUN --break--> BROKEN --quiesced--> WAIT --reform--> RESTORE --restored--> RUN
-    REHEARSE --rehearsed--> WAIT          ^                   ^                  |
-                                          |                   +-- failed --------+
-    RUN --finished--> FINISHED -- break --+     FINISHED --released--> RELEASED -- break --> the process leaves
+    REHEARSE --rehearsed--> WAIT          ^ |                 ^                  |
+                                          | |                 +-- failed --------+
+    RUN --finished--> FINISHED -- break --+ +--a muted call in the loop body--> OUTSIDE --> the process is replaced
+                      FINISHED --released--> RELEASED -- break --> the process leaves
+
+A step is over with the loop body that the script runs after it, not before: S_step+1 is what that body leaves (`had`). In the
+body a muted call would return to the script what nobody has communicated, so it never returns: that process is replaced, and all
+ranks go back to a step whose value they can give to the body once more.
 
 The caller (guard.py) holds one lock around every call and carries the returned actions out. An order of a generation that is not
 newer than the newest one heard changes nothing; a plan (Reform) counts only for exactly that generation.
@@ -33,7 +38,8 @@ class RankPhase(StrEnum):
     CONSTRUCT = "construct"  # first start: the script builds model and optimizer with live groups
     REHEARSE = "rehearse"  # a joiner: the same with muted groups, then two steps
     RUN = "run"
-    BROKEN = "broken"  # the generation is over: the step in flight runs to its boundary, to be discarded
+    BROKEN = "broken"  # the generation is over: the step in flight runs to its boundary, to be discarded; a loop body is let run
+    OUTSIDE = "outside"  # broken, and the script waits in its loop body for a call that will not return
     WAIT = "wait"  # out of the step, for the plan
     RESTORE = "restore"  # groups are reformed, the state restored
     FINISHED = "finished"  # the loop is done, others are not yet
@@ -80,6 +86,7 @@ class Member:
         self.commit_step = NO_STEP
         self.yielded = NO_STEP
         self.attempts = 0  # at a step, of this process, whatever came of them
+        self.body_step = NO_STEP  # complete, and its loop body is not through
 
     @property
     def rehearsed(self) -> bool:
@@ -98,7 +105,7 @@ class Member:
         match self.phase:
             case RankPhase.REHEARSE:
                 return []  # its groups are muted; it reports when it has rehearsed
-            case RankPhase.WAIT:
+            case RankPhase.WAIT | RankPhase.OUTSIDE:
                 return [self._prepared()]
             case RankPhase.RELEASED:
                 return [Leave()]
@@ -150,17 +157,48 @@ class Member:
         self.attempts += 1
 
     def boundary(self, step: int) -> bool:
-        """The step function ended. Returns True when step is complete (S_step+1 is live), False when it must be discarded."""
+        """The step function ended. Returns True when step is complete (a loop body follows), False when it must be discarded."""
         if self.phase is not RankPhase.RUN:
             return False
-        self.live = StateId(generation=self.running, step=step + 1)
-        self.dirty = False
+        self.body_step = step
         return True
 
-    def had(self, until: int) -> None:
-        """The script has had all steps before this one, and its loop body is through with them; not of a void body."""
-        if self.phase is not RankPhase.REHEARSE:
-            self.yielded = max(self.yielded, until)
+    @property
+    def yields(self) -> bool:
+        """Whether the script gets the value of the step just completed: on all ranks alike."""
+        return self.body_step != NO_STEP and self.body_step >= self.yielded
+
+    def had(self) -> bool:
+        """The script is through with the loop body, if it was in one: returns True when S_step+1 is live with that.
+
+        Also in a generation that has broken meanwhile: a body that has needed a call of it does not get here.
+        """
+        if self.body_step == NO_STEP:
+            return False
+        self._whole()
+        self.yielded = max(self.yielded, self.body_step + 1)
+        self.body_step = NO_STEP
+        return True
+
+    def left(self) -> list[Action]:
+        """The script has left the loop in the body of a step (break, return, an exception), which so never ends."""
+        if self.body_step == NO_STEP or self.phase is not RankPhase.RUN:
+            return []
+        self._whole()
+        return [RankFinished(generation=self.running, rank=self.rank, step=self.body_step + 1)]
+
+    def outside(self) -> list[Action] | None:
+        """A muted call is being made. Returns None when it may return, else what this process has to say while it does not."""
+        if self.body_step == NO_STEP or self.phase not in (RankPhase.BROKEN, RankPhase.OUTSIDE):
+            return None
+        if self.phase is RankPhase.OUTSIDE:
+            return []
+        self.phase, self.live = RankPhase.OUTSIDE, None
+        return [self._prepared()] if self.generation > self.running else []
+
+    def _whole(self) -> None:
+        self.live = StateId(generation=self.running, step=self.body_step + 1)
+        self.dirty = False
 
     def commit_known(self, generation: int, step: int) -> None:
         if generation == self.running:
@@ -226,4 +264,5 @@ class Member:
             live_step=self.live.step if self.live else NO_STEP,
             commit_step=self.commit_step,
             yielded=self.yielded,
+            outside=self.phase is RankPhase.OUTSIDE,
         )

@@ -23,6 +23,7 @@ from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state.extras import Extra
 from deadpool.trainer_hooks.state.training_state import TrainingState
+from deadpool.trainer_hooks.torch_internals import hide_from_dynamo
 from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ def join(*, timeout: timedelta | None = None) -> "Run":
     global _run
     if _run is not None:
         raise ConfigError("deadpool.join() was called before in this process; keep its result")
+    hide_from_dynamo("deadpool")
     _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
     return _run
 

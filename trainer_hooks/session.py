@@ -4,6 +4,7 @@ Orders come on the link's thread and are answered at once; what the training loo
 finds by asking here. One lock guards the member's state; breaking the groups happens outside it.
 """
 
+import logging
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import (
+    NO_STEP,
     InjectFailure,
     LaunchFailed,
     Quiesce,
@@ -37,6 +39,7 @@ from deadpool.proto.messages import (
     WriteCheckpoint,
 )
 from deadpool.proto.secret import read_private
+from deadpool.proto.version import own_version
 from deadpool.trainer_hooks.fault_injection import PendingInjections
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.registry import Groups
@@ -46,6 +49,7 @@ from deadpool.trainer_hooks.protection.ports import ProtectionControl
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
 
+log = logging.getLogger(__name__)
 STORE_TIMEOUT = timedelta(seconds=10)
 
 
@@ -61,12 +65,13 @@ class Session:
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
         self.injections = PendingInjections(self._lose_network)
         self._protection: ProtectionControl | None = None
+        self.closed = False
         self._role: Role | None = None
         self._plan: Reform | None = None
         self._reserved: Reserved | None = None
         self._pid = os.getpid()
         self._link = Link(socket_path, self.token, self._on_order)
-        self._link.send(Register(pid=os.getpid()))
+        self._link.send(Register(pid=os.getpid(), version=own_version()))
         with self.changed:
             self.changed.wait_for(lambda: self._role is not None)
         assert self._role is not None
@@ -79,7 +84,7 @@ class Session:
 
     def open_groups(self, host: str, timeout: timedelta | None) -> None:
         """Initialises torch.distributed for this role: with live groups, or muted for a joiner."""
-        groups = Groups(record=self.record, host=host, on_broken=self._on_broken)
+        groups = Groups(record=self.record, host=host, on_broken=self._on_broken, on_muted=self.muted_call)
         with self.changed:
             self.groups = groups
             over = self.member.phase is RankPhase.BROKEN  # before it began
@@ -162,6 +167,21 @@ class Session:
         if self.groups is not None:
             self.groups.break_generation(generation, str(error))
 
+    def muted_call(self) -> None:
+        """A call of a broken generation is about to return without having communicated: in the loop body it never does.
+
+        There the script would take what it returns for real. The process waits to be replaced.
+        """
+        if self.member.body_step == NO_STEP:
+            return
+        with self.changed:
+            actions = self.member.outside()
+            if actions is None:
+                return
+            log.warning("the loop body of step %d needs ranks that are gone: it will run again", self.member.body_step)
+            self.carry_out(actions)
+            self.changed.wait_for(lambda: False)
+
     def _cancel(self) -> None:
         self.cancelled.set()
         if self._protection is not None:
@@ -171,6 +191,7 @@ class Session:
         """At exit: ends what runs beside the main thread, none of which may be inside torch afterwards."""
         if os.getpid() != self._pid:
             return  # a fork of the script's: connections and threads are not its own
+        self.closed = True
         if self._protection is not None:
             self._protection.close()
         if self.groups is not None:

@@ -14,6 +14,7 @@ from deadpool.host.errors import ConfigError
 from deadpool.host.script import is_application
 from deadpool.proto import warm_wire
 from deadpool.proto.config import Entry, JobConfig
+from deadpool.proto.version import own_version
 from deadpool.proto.warm_wire import INHERITED, Fork, Forked, ForkKind, FrameReader, Prepare, Ready
 
 _MODULE = "deadpool.trainer_hooks.warm.process"
@@ -203,6 +204,7 @@ def spawn_warm(python: str, environment: Mapping[str, str]) -> tuple[int, socket
 def preparation(config: JobConfig, environment: Mapping[str, str]) -> Prepare:
     application = config.entry is Entry.SCRIPT and is_application(config.command[0])
     return Prepare(
+        version=own_version(),
         environment=dict(environment),
         folder=os.getcwd(),
         entry=config.entry,

@@ -17,7 +17,7 @@ import grpc.aio
 from deadpool.agent.supervisor_link.conversation import Conversation
 from deadpool.agent.supervisor_link.discovery import Discovery
 from deadpool.agent.supervisor_link.failover import Failover
-from deadpool.host.errors import UnavailableError
+from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.convert import decode_order, encode_agent_message
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.generated.agent_pb2_grpc import SupervisorStub
@@ -75,7 +75,7 @@ class SupervisorLink:
         self._changed.set()
 
     async def run(self) -> None:
-        """Keeps a stream open until `finish`."""
+        """Keeps a stream open until `finish`; ConfigError when the supervisor refuses this agent, which no retry would change."""
         failures = 0
         said, alone_s, met = "", time.monotonic(), False
         while not self._finishing:
@@ -84,6 +84,8 @@ class SupervisorLink:
                 await self._converse(endpoint)
                 failures, reason = 0, "the supervisor closed the stream"
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    raise ConfigError(f"{endpoint}: {error.details()}") from error
                 failures = 0 if self._open else failures + 1
                 reason = f"{error.code().name}: {error.details()}"
             except (UnavailableError, asyncio.InvalidStateError, OSError) as error:  # OSError: what says where it listens

@@ -96,7 +96,7 @@ class Order(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., report_calls: _Optional[_Union[ReportCalls, _Mapping]] = ..., number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed", "readings", "conversation")
+    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed", "readings", "conversation", "version")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class Hello(_message.Message):
     OBEYED_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     hint: int
     host: str
@@ -117,7 +118,8 @@ class Hello(_message.Message):
     obeyed: int
     readings: _containers.RepeatedCompositeFieldContainer[Reading]
     conversation: int
-    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ...) -> None: ...
+    version: _common_pb2.Version
+    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class RankProgress(_message.Message):
     __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped")

@@ -6,6 +6,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Version(_message.Message):
+    __slots__ = ("package", "protocol")
+    PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    package: str
+    protocol: int
+    def __init__(self, package: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+
 class Endpoint(_message.Message):
     __slots__ = ("node_id", "host", "port")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -113,20 +121,22 @@ class RankRaised(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class RankPrepared(_message.Message):
-    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded")
+    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded", "outside")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     LIVE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     LIVE_STEP_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     YIELDED_FIELD_NUMBER: _ClassVar[int]
+    OUTSIDE_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     live_generation: int
     live_step: int
     commit_step: int
     yielded: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ...) -> None: ...
+    outside: bool
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ...) -> None: ...
 
 class RankReformed(_message.Message):
     __slots__ = ("generation", "rank")

@@ -58,10 +58,12 @@ class RankOrder(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject_failure: _Optional[_Union[InjectFailure, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("pid",)
+    __slots__ = ("pid", "version")
     PID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     pid: int
-    def __init__(self, pid: _Optional[int] = ...) -> None: ...
+    version: _common_pb2.Version
+    def __init__(self, pid: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class Reserve(_message.Message):
     __slots__ = ("rank", "snapshot_bytes", "replica_bytes")

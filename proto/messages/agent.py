@@ -5,6 +5,7 @@ from signal import SIGTERM
 
 from deadpool.proto.messages.common import (
     NO_STEP,
+    NO_VERSION,
     LaunchFailed,
     Placement,
     ProtectionChanged,
@@ -22,6 +23,7 @@ from deadpool.proto.messages.common import (
     Release,
     Slot,
     StateDiffers,
+    Version,
     WriteCheckpoint,
 )
 
@@ -42,6 +44,7 @@ class Hello:
     obeyed: int = 0  # the number of the newest order that this agent has had; those after it are sent again to the same agent
     readings: tuple["Reading", ...] = ()
     conversation: int = 0  # the one that this agent is in, as Welcome numbered it; 0: it has not been welcomed yet
+    version: Version = NO_VERSION  # of the agent; any other than the supervisor's is refused (proto/version.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deadpool.proto.step import NO_STEP as NO_STEP
+from deadpool.proto.version import NO_VERSION as NO_VERSION
+from deadpool.proto.version import Version as Version
 
 
 class SlotKind(StrEnum):
@@ -126,7 +128,8 @@ class RankPrepared:
     which that state was stepped to (kept when it is restored). `commit_step`: the newest commit that the rank knows of.
     `yielded`: the script has had all steps before this one, and its loop body has been through with each of them; a body in
     which a call of a broken generation returned is void, so its step does not count. NO_STEP when this process does not know (a
-    joiner that has not resumed yet).
+    joiner that has not resumed yet). `outside`: it is not out of its step: its script waits in the loop body for a call of the
+    broken generation, which will not return; the process is to be replaced.
     """
 
     generation: int
@@ -135,6 +138,7 @@ class RankPrepared:
     live_step: int
     commit_step: int
     yielded: int = NO_STEP
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

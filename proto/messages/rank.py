@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from deadpool.proto.messages.common import (
+    NO_VERSION,
     LaunchFailed,
     Placement,
     ProtectionChanged,
@@ -19,6 +20,7 @@ from deadpool.proto.messages.common import (
     Reform,
     Release,
     StateDiffers,
+    Version,
     WriteCheckpoint,
 )
 
@@ -30,6 +32,7 @@ class Register:
     """First message of a rank's stream, at join(). The agent knows the process by its pid; a stand-in has no rank yet."""
 
     pid: int
+    version: Version = NO_VERSION  # of the process; any other than the agent's is refused (proto/version.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

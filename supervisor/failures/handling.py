@@ -93,7 +93,7 @@ def _replace(state: JobState, node_id: str, rank: Rank, pid: int, *, joining: bo
     assert attempt is not None
     assert story is not None
     cause = f"rank {rank.rank} on {node_id} missed its deadline and was killed"
-    if attempt.outside:
+    if rank.rank in attempt.outside:
         failure = Failure(cause=story.first.cause, failure_class=FailureClass.TRANSIENT, ranks=(rank.rank,), at_s=now_s)
     else:
         failure = _transient(state, cause, node_id, (rank.rank,), now_s)

@@ -154,7 +154,9 @@ class RecoveryAttempt:
     resume_step: int = NO_STEP
     killing: set[int] = field(default_factory=set)
     kill_deadline_s: float = 0.0
-    outside: bool = False  # the ranks had been released: they are outside their step loops for good
+    outside: set[int] = field(
+        default_factory=set
+    )  # of those in `killing`: no failure of theirs, they cannot go back to their steps
     last_at_s: float = 0.0  # when the last rank resumed
 
     def enter(self, stage: Stage, now_s: float) -> None:

@@ -76,7 +76,10 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     roster, generation = state.roster, state.generation + 1
     state.generation, state.broken_collective, state.exit_expected_until_s = generation, None, 0.0
     state.move(Phase.RECOVER)
-    attempt = RecoveryAttempt(generation=generation, afresh=False, stage=Stage.QUIESCE, began_s=now_s, outside=released)
+    attempt = RecoveryAttempt(generation=generation, afresh=False, stage=Stage.QUIESCE, began_s=now_s)
+    if state.attempt is not None:  # whoever is being replaced still is
+        attempt.outside = {rank for rank in state.attempt.outside & state.attempt.killing if roster.ranks[rank].present}
+        attempt.killing, attempt.kill_deadline_s = set(attempt.outside), state.attempt.kill_deadline_s
     state.attempt = attempt
     everyone = {rank.rank for rank in roster.ranks}
     attempt.behind = {Stage.QUIESCE: everyone, Stage.REFORM: set(everyone), Stage.RESTORE: set(everyone)}
@@ -93,7 +96,9 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     else:
         _open_store(state, attempt)
     if released:
-        kill(state, {rank.rank for rank in roster.ranks if rank.present}, "they have left their step loops", now_s=now_s)
+        replace_outside(
+            state, {rank.rank for rank in roster.ranks if rank.present}, "they have left their step loops", now_s=now_s
+        )
     for node in roster.members():
         assign(state, node.node_id, now_s=now_s)
     send_injections(state)
@@ -176,6 +181,9 @@ def prepared(state: JobState, message: RankPrepared, node_id: str, *, now_s: flo
         state.built(rank, now_s)
     rank.joining = False
     if attempt is None or attempt.stage not in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
+        return
+    if message.outside:
+        replace_outside(state, {message.rank} - attempt.killing, "their loop bodies wait for ranks that are gone", now_s=now_s)
         return
     attempt.prepared[message.rank] = message
     state.roster.yields(rank, message.yielded)
@@ -315,6 +323,14 @@ def kill(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None
         if numbers:
             state.note("ranks_killed", node=node.node_id, ranks=numbers, reason=reason)
             state.send(node.node_id, KillRanks(generation=state.generation, ranks=numbers, reason=reason))
+
+
+def replace_outside(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None:
+    """These ranks' processes have not failed, but their scripts are where they cannot go back to a step from: fresh ones do."""
+    assert state.attempt is not None
+    state.attempt.outside |= ranks
+    if ranks:
+        kill(state, ranks, reason, now_s=now_s)
 
 
 def assign(state: JobState, node_id: str, *, now_s: float) -> None:

@@ -29,9 +29,11 @@ from deadpool.proto.messages import (
     Release,
     Stopped,
     StoreOpened,
+    Version,
     WarmUp,
 )
 from deadpool.proto.secret import TOKEN_KEY
+from deadpool.proto.version import own_version
 
 STEPPING = (
     RANK_SIDE
@@ -145,14 +147,29 @@ def test_strangers_at_the_socket_are_refused(tmp_path: Path) -> None:
         node.expect(Heartbeat, lambda heartbeat: bool(heartbeat.ranks and heartbeat.ranks[0].pid))
         socket = node.job_dir / "node0.sock"
         assert socket.stat().st_mode & 0o777 == 0o600
-        register = encode_rank_message(Register(pid=os.getpid()))
-        for token, code in (("wrong", grpc.StatusCode.UNAUTHENTICATED), (node.token, grpc.StatusCode.NOT_FOUND)):
+        older = Version(package="0.0.9", protocol=0)
+        for token, version, code, reason in (
+            ("wrong", own_version(), grpc.StatusCode.UNAUTHENTICATED, "token"),
+            (node.token, own_version(), grpc.StatusCode.NOT_FOUND, "no rank of this node"),
+            (node.token, older, grpc.StatusCode.FAILED_PRECONDITION, "has DeadPool 0.0.9 (protocol 0), here is"),
+        ):
+            register = encode_rank_message(Register(pid=os.getpid(), version=version))
             with grpc.insecure_channel(f"unix:{socket}") as channel:
                 stream = AgentStub(channel).Serve(iter([register]), metadata=((TOKEN_KEY, token),), timeout=TIMEOUT_S)
                 with pytest.raises(grpc.RpcError) as refused:
                     next(stream)
                 assert refused.value.code() is code
+                assert reason in (refused.value.details() or "")
         node.stop()
+
+
+def test_an_agent_that_is_refused_for_good_ends_with_one_line(tmp_path: Path) -> None:
+    with node_of(tmp_path, "pass") as node:
+        node.supervisor.refusal = "the agent of node0 has DeadPool 1.0 (protocol 1), here is 2.0 (protocol 2)"
+        agent = node.start_agent()
+        _, err = agent.communicate(timeout=TIMEOUT_S)
+        assert agent.returncode == 2
+        assert err == f"deadpool-agent[node0]: {node.supervisor.endpoint}: {node.supervisor.refusal}\n"
 
 
 def test_an_order_reaches_a_rank_and_its_answer_the_supervisor(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from deadpool.proto.generated import agent_pb2, agent_pb2_grpc
 from deadpool.proto.messages import AgentMessage, Order
 from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
 from deadpool.proto.terms import SUPERSEDED, claim_term
+from deadpool.proto.version import own_version
 
 _TIMEOUT_S = 30.0
 PROGRESS = messages.RankProgress(rank=0, pid=77, step=-1, commit_step=-1, steps_done=0, exposed_stall_s=0.0)
@@ -41,6 +42,7 @@ class Agent:
             generation=generation,
             obeyed=obeyed,
             conversation=int(generation > 0),  # the only one there is
+            version=own_version(),
         )
         self.say(hello)
 

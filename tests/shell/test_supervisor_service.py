@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -21,6 +22,7 @@ from deadpool.proto.generated import agent_pb2, agent_pb2_grpc, status_pb2_grpc
 from deadpool.proto.messages import AgentMessage, Order
 from deadpool.proto.messages import status as status_messages
 from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
+from deadpool.proto.version import PROTOCOL, own_version
 from deadpool.supervisor.journal.replay import read_past
 from deadpool.supervisor.model.state import Phase
 
@@ -31,13 +33,16 @@ OrderKind = TypeVar("OrderKind", bound=Order)
 class Agent:
     """One agent's stream, played by the test."""
 
-    def __init__(self, channel: grpc.Channel, token: str, node_id: str, *, incarnation: int = 0) -> None:
+    def __init__(
+        self, channel: grpc.Channel, token: str, node_id: str, *, incarnation: int = 0, protocol: int = PROTOCOL
+    ) -> None:
         self._said: queue.Queue[agent_pb2.AgentMessage | None] = queue.Queue()
         stub = agent_pb2_grpc.SupervisorStub(channel)
         self._orders = stub.Attend(iter(self._said.get, None), metadata=((TOKEN_KEY, token),), timeout=_TIMEOUT_S)
         hint = int(node_id.removeprefix("node"))
         fields = {"node_id": node_id, "hint": hint, "host": "127.0.0.1", "port": 1, "pid": os.getpid(), "generation": 0}
-        self.say(messages.Hello(**fields, incarnation=incarnation))  # type: ignore[arg-type]
+        version = replace(own_version(), protocol=protocol)
+        self.say(messages.Hello(**fields, incarnation=incarnation, version=version))  # type: ignore[arg-type]
 
     def say(self, message: AgentMessage) -> None:
         self._said.put(convert.encode_agent_message(message))
@@ -125,6 +130,19 @@ def test_of_two_agents_that_claim_one_node_the_older_must_stop(supervisor: Super
         assert "started later" in again.hears(messages.Stop).reason
         again.hears_the_end()
         assert newer.hears(messages.OpenStore).generation >= 1  # the newer one's stream was not touched
+
+
+def test_an_agent_of_another_version_is_refused(supervisor: Supervisor) -> None:
+    with supervisor.channel() as channel:
+        for _ in range(2):
+            stranger = Agent(channel, supervisor.token, "node0", protocol=PROTOCOL + 1)
+            with pytest.raises(grpc.RpcError) as refused:
+                stranger.hears_the_end()
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            reason = refused.value.details() or ""
+            assert f"(protocol {PROTOCOL + 1}), here is {own_version().package} (protocol {PROTOCOL})" in reason
+        assert supervisor.err == f"deadpool: refused: {reason}\n"  # said once
+        assert Agent(channel, supervisor.token, "node0").hears(messages.Welcome)
 
 
 def test_a_job_from_hello_to_its_summary(supervisor: Supervisor) -> None:

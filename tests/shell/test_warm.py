@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from agents import Node, node_of
 
+from deadpool.agent.processes.warm import spawn_warm
+from deadpool.proto import warm_wire
 from deadpool.proto.config import Entry
-from deadpool.proto.messages import LaunchFailed, RankExited
+from deadpool.proto.messages import LaunchFailed, RankExited, Version
+from deadpool.proto.warm_wire import Prepare, Ready
 
 PORTRAIT = """
 import atexit, json, multiprocessing, os, pickle, signal, sys, threading
@@ -187,3 +190,17 @@ def test_the_warm_process_is_replaced_when_it_dies(tmp_path: Path) -> None:
         os.kill(int(warm), 9)
         node.start_ranks(0, generation=2)
         assert node.expect(RankExited).generation == 2
+
+
+def test_a_warm_process_of_another_version_says_so_and_ends() -> None:
+    pid, control = spawn_warm(sys.executable, os.environ)
+    with control:
+        warm_wire.send(control, Prepare(version=Version(package="9.9", protocol=9)))
+        received = warm_wire.receive(control)
+        assert received is not None
+        assert isinstance(received[0], Ready)
+        assert received[0].problem.startswith(
+            f"{sys.executable}: whoever starts the ranks has DeadPool 9.9 (protocol 9), here is"
+        )
+        assert warm_wire.receive(control) is None
+    assert os.waitpid(pid, 0)[1] == 0

@@ -62,6 +62,12 @@ class SimProtection:
             return False
         return True
 
+    def holds_live(self) -> bool:
+        """Returns whether the own vault holds the live state, and the process the same bytes."""
+        live, content = self._member().live, self._rank.content
+        held = self.node.slots(SlotKind.SNAPSHOT, self._member().rank)
+        return any(each is not None and each.state == live and each.content == content and not each.bad for each in held)
+
     def protect(self, step: int) -> None:
         member = self._member()
         if self._open_step != NO_STEP:
@@ -148,7 +154,7 @@ class SimProtection:
         holder = self.node.other(holders[0])
         if holder is None or not holder.alive or holder.core.generation > generation:
             return  # no ack, no commit: the next generation names another holder
-        if holder.full:
+        if holder.full or sealed.bad:  # what arrives with other checksums is refused too
             self._refuse(sealed.state.step, generation)
             return
         slots = holder.slots(SlotKind.REPLICA, self._member().rank)
@@ -204,8 +210,7 @@ class SimProtection:
         member = self._member()
         if member.live is not None and member.live.step == step == self.node.until:
             self.truth.ended_unprotected |= member.commit_step < step
-            if self._rank.in_body == NO_STEP:
-                self._rank.act(member.finished(step))
+            self._rank.act(member.finished(step))
 
     def commit_known(self, generation: int, step: int) -> None:
         member = self._rank.member

@@ -33,8 +33,7 @@ class SimRank:
         self.protection = SimProtection(self)
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
         self._muted = False  # its generation has broken: calls return, and communicate nothing
-        self._body_step = NO_STEP  # the step whose loop body it is in
-        self._newest_body = NO_STEP
+        self._calls_in_body = False  # the body of the step in hand has yet to communicate
         self._order: Reform | None = None
         self._resuming = False
 
@@ -171,7 +170,6 @@ class SimRank:
             raise self.truth.fail(f"rank {member.rank} took step {step} for complete, in which its calls were muted")
         if rebuilt != (step > 0):  # every rank has to sum as the unbroken run does, which is: otherwise from its second step on
             raise self.truth.fail(f"rank {member.rank} did step {step} live after {member.attempts - 1} attempts")
-        self.content = self.truth.next_content(self.content, member.running)
         self.truth.stepped(member.running, member.rank, step + 1)
         self.steps_done += 1
         if self._resuming:
@@ -179,28 +177,24 @@ class SimRank:
             at_ns = int(self.world.now_s * 1e9)
             resumed = messages.RankResumed(generation=member.running, rank=member.rank, step=step + 1, at_ns=at_ns)
             self.node.speak(self, resumed)
-        yields = step >= member.yielded
-        self.truth.yields(member.running, member.rank, step, yields)
-        if yields:
-            self._body_step = self._newest_body = step
-        self.protection.protect(step + 1)
-        if yields:
-            self._later(0.0, 0.1, self._body, step, member.running)
-        else:
-            self._step(step + 1)
+        self.truth.yields(member.running, member.rank, step, member.yields)
+        self._calls_in_body = member.yields and self.node.supervisor.bodies_communicate
+        self._later(0.0, 0.1 if member.yields else 0.0, self._body, step, member.running)
 
     def _body(self, step: int, generation: int) -> None:
         """What the script does with the step that was yielded to it; where its ranks communicate there, each waits for all."""
-        if self.node.supervisor.bodies_communicate and not self.truth.all_in_body(generation, self._member().rank, step):
+        if self._calls_in_body and not self.truth.all_in_body(generation, self._member().rank, step):
             self._later(0.02, 0.05, self._body, step, generation)
             return
         self._through_body()
+        self.protection.protect(step + 1)
         self._step(step + 1)
 
     def _through_body(self) -> None:
-        step, self._body_step = self._body_step, NO_STEP
-        self._member().had(step + 1)
-        self.truth.had(self._member().rank, step)
+        member = self._member()
+        self.truth.had(member.rank, self.in_body)
+        self.content = self.truth.next_content(self.content, member.running)
+        member.had()
 
     def _broken(self) -> None:
         """Muted: whatever the main thread is doing runs to its end; then it waits."""
@@ -214,9 +208,11 @@ class SimRank:
             self._later(0.0, 0.1, self._restore_cut_short)
 
     def _boundary_broken(self) -> None:
-        if self._body_step != NO_STEP and not self.node.supervisor.bodies_communicate:
+        if self.in_body != NO_STEP and self._calls_in_body:
+            self.act(self._member().outside() or [])  # it waits in a call until it is killed
+            return
+        if self.in_body != NO_STEP:
             self._through_body()
-        self._body_step = NO_STEP  # else it is void
         if self.protection.copying:
             self._later(0.01, 0.02, self._boundary_broken)  # the copy of the clean state is awaited
             return
@@ -224,7 +220,7 @@ class SimRank:
         if not self._member().rehearsed:
             self._later(0.05, 0.2, self._boundary_broken)
             return
-        self.act(self._member().quiesced(clean=True))
+        self.act(self._member().quiesced(clean=self.protection.holds_live()))
 
     def collective_fails(self, generation: int) -> None:
         if self.alive and self.member is not None:
@@ -240,7 +236,7 @@ class SimRank:
     @property
     def in_body(self) -> int:
         """The step whose loop body it is in, or has begun and not been through with."""
-        return self._newest_body if self.member is not None and self.member.yielded <= self._newest_body else NO_STEP
+        return self.member.body_step if self.member is not None else NO_STEP
 
     def speaks_for(self, generation: int) -> bool:
         return self.member is not None and self.member.running == self.member.generation == generation

@@ -34,6 +34,7 @@ from deadpool.proto.messages import (
     Welcome,
 )
 from deadpool.proto.secret import TOKEN_KEY, make_token, token_matches, write_private
+from deadpool.proto.version import own_version
 
 M = TypeVar("M")
 TIMEOUT_S = 20.0
@@ -48,6 +49,7 @@ from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.convert import decode_rank_order, encode_rank_message
 from deadpool.proto.generated.rank_pb2_grpc import AgentStub
 from deadpool.proto.secret import TOKEN_KEY, read_private
+from deadpool.proto.version import own_version
 
 _outbox = queue.Queue()
 token = read_private(Path(os.environ["DEADPOOL_JOB_DIR"], "token"))
@@ -68,7 +70,7 @@ def record(rank, **head):
 def m_head(**head):
     return Head(pid=os.getpid(), **head)
 
-speak(m.Register(pid=os.getpid()))
+speak(m.Register(pid=os.getpid(), version=own_version()))
 """
 
 
@@ -81,6 +83,7 @@ class Supervisor(SupervisorServicer):
         self._orders: dict[str, queue.Queue[Order | None]] = {}
         self._received: dict[str, queue.Queue[AgentMessage]] = {}
         self.generation = 0
+        self.refusal = ""  # of every agent that says Hello
         self._server = grpc.server(ThreadPoolExecutor(16))
         add_SupervisorServicer_to_server(self, self._server)
         port = self._server.add_insecure_port("127.0.0.1:0")
@@ -92,6 +95,9 @@ class Supervisor(SupervisorServicer):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "token")
         hello = decode_agent_message(next(requests))
         assert isinstance(hello, Hello)
+        assert hello.version == own_version()
+        if self.refusal:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refusal)
         orders: queue.Queue[Order | None] = queue.Queue()
         orders.put(Welcome(config_json=to_json(self._config), generation=self.generation))
         self._orders[hello.node_id] = orders  # from now on `send` may add to it

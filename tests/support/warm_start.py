@@ -16,6 +16,7 @@ from pathlib import Path
 from deadpool.agent.processes.warm import spawn_warm
 from deadpool.host.lifetime import become_subreaper
 from deadpool.proto import warm_wire
+from deadpool.proto.version import own_version
 from deadpool.proto.warm_wire import Fork, ForkKind, Prepare, Ready
 from deadpool.proto.warm_wire import Forked as ForkedFrame
 
@@ -74,7 +75,7 @@ def warm_start(command: Sequence[str], environment: Mapping[str, str], folder: P
 def _start_source() -> socket.socket:
     environment = {name: value for name, value in os.environ.items() if name != TEST_TAG} | {"OMP_NUM_THREADS": "1"}
     _pid, control = spawn_warm(sys.executable, environment)
-    warm_wire.send(control, Prepare(environment=environment, folder="/"))
+    warm_wire.send(control, Prepare(version=own_version(), environment=environment, folder="/"))
     answer = warm_wire.receive(control)
     assert answer is not None, "the warm process has died"
     assert isinstance(answer[0], Ready), answer

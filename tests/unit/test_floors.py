@@ -41,6 +41,7 @@ VALUES = {  # modules that also act, of which pure ones take values and function
     "proto.call_record",
     "proto.terms",
     "proto.vault.layout",
+    "proto.version",
     "supervisor.failures.rules",
 }
 PURE_MAY_IMPORT = {

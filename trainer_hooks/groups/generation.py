@@ -38,8 +38,9 @@ class PendingWork(Protocol):
 class Generation:
     """`number`: the job's generation. `broken` is read on every call, hence a plain attribute."""
 
-    def __init__(self, number: int, on_broken: Callable[[int, str], None]) -> None:
+    def __init__(self, number: int, on_broken: Callable[[int, str], None], on_muted: Callable[[], None] = lambda: None) -> None:
         self.number = number
+        self.on_muted = on_muted  # before a work that the break has settled is taken for done by whoever waits for it
         self.broken = False
         self._inners: dict[InnerGroup, Calls] = {}
         self.pending: dict[int, PendingWork] = {}

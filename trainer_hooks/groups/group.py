@@ -53,6 +53,7 @@ class Registry(Protocol):
 
     record: CallRecord | None
     store: GenerationStore
+    on_muted: Callable[[], None]
 
     @property
     def muted(self) -> bool: ...
@@ -151,6 +152,7 @@ class Group(dist.ProcessGroup):
         """RuntimeError where a call that finds no open group would not be muted but lost."""
         if not self._registry.muted:
             raise RuntimeError(f"{operation}: the process group {self.met_as} is not open: {self._closed}")
+        self._registry.on_muted()
 
     def _muted_work(self, tensors: list[torch.Tensor]) -> MutedWork:
         neighbour = (self.membership.rank + 1) % self.membership.size  # a plausible source; torch refuses oneself
@@ -241,6 +243,7 @@ class Group(dist.ProcessGroup):
         begun, self._coalescing = self._coalescing, None
         opened = self._opened
         if begun is None or opened is None or opened[1] is not begun:
+            self._registry.on_muted()
             return self._muted_work([])
         try:
             return StreamWork(opened[2], opened[3], begun._end_coalescing(device), "coalesced", ())

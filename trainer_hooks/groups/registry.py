@@ -40,16 +40,26 @@ _ENDED_TIMEOUT_S = 0.5  # old operations end within milliseconds of the abort; o
 class Groups:
     """The registry. One per process; thread-safe where said."""
 
-    def __init__(self, *, record: CallRecord | None, host: str, on_broken: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        record: CallRecord | None,
+        host: str,
+        on_broken: Callable[[int, str], None],
+        on_muted: Callable[[], None] = lambda: None,
+    ) -> None:
         """`host`: the address that this node's Gloo listens on. `on_broken(generation, error)` is called, from any
-        thread, when a collective fails by itself: before its generation breaks; more than once when several fail at a time."""
+        thread, when a collective fails by itself: before its generation breaks; more than once when several fail at a time.
+        `on_muted()` is called, by the thread that calls, before a call returns without having communicated; it may not return.
+        """
         self.record = record
-        self.store = GenerationStore()  # what c10d keeps as its default store
+        self.on_muted = on_muted
+        self.store = GenerationStore(on_muted)  # what c10d keeps as its default store
         self._host = host
         self._on_broken = on_broken
         self._lock = threading.RLock()
         self._members: list[weakref.ref[Group]] = []  # in the order of their making
-        self._current = Generation(0, on_broken)
+        self._current = Generation(0, on_broken, on_muted)
         self._names = Names({})
         self._rows: dict[str, int] = {}  # set of ranks -> where the record counts how often a group of them was opened
         self._never_opened = False
@@ -87,7 +97,7 @@ class Groups:
         A break during the opening lets it return with a broken generation. UnavailableError when the opening fails otherwise.
         """
         self._timeout = timeout or OPERATION_TIMEOUT
-        self._current = Generation(generation, self._on_broken)
+        self._current = Generation(generation, self._on_broken, self.on_muted)
         self._never_opened = store is None
         if store is not None:
             self._client = store
@@ -178,7 +188,7 @@ class Groups:
             ]
             opening = Opening(wanted, generation, store, self._host, deadline_s - time.monotonic(), held=True)
             inners = opening.wait(lambda: cancelled.is_set() or overtaken.is_set())
-            new = Generation(generation, self._on_broken)
+            new = Generation(generation, self._on_broken, self.on_muted)
             with self._lock:
                 for group, name in zip(members, names, strict=True):
                     if name in inners:

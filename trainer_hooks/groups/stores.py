@@ -22,8 +22,10 @@ class GenerationStore(Store):
     Called by Python and, through PrefixStore, by C++ (hence the two spellings of some names). Thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_muted: Callable[[], None] = lambda: None) -> None:
+        """`on_muted()` is called before an answer is made up because the generation has broken; it may not return."""
         super().__init__()
+        self._on_muted = on_muted
         self._client: Store | None = None
         self._broken: Callable[[], bool] = lambda: False
         self._alone: dict[str, bytes] = {}
@@ -38,7 +40,10 @@ class GenerationStore(Store):
         self._client = None
 
     def _live(self) -> Store | None:
-        return None if self._broken() else self._client
+        if not self._broken():
+            return self._client
+        self._on_muted()
+        return None
 
     def set(self, key: str, value: str | bytes) -> None:
         client = self._live()

@@ -110,6 +110,7 @@ class GroupWork(dist.Work):
         if self._error is not None:
             raise self._error
         if self._settled:
+            self._generation.on_muted()
             self._answer()
         return True
 
@@ -326,6 +327,7 @@ def call_in_daemon(generation: Generation, operation: str, call: Callable[[], ob
     daemons.run(run, operation)
     while not ended.wait(_SLICE.total_seconds()):
         if generation.broken:
+            generation.on_muted()
             return
     for error in errors:
         if is_usage_error(error) and not generation.broken:

@@ -131,10 +131,22 @@ class Protection:
             self._protector.wait_done(step)
 
     def quiesce(self) -> bool:
-        """Ends the protect thread; returns whether the process still holds its live state, untouched since its boundary."""
+        """Ends the protect thread; returns whether the process still holds its live state: the bytes that its own slot has of it.
+
+        Version counters are not asked. A step that was discarded may have written past them: through `.data`, by a collective,
+        into other memory that a parameter was given. What is volatile may have changed: `restore_live` has it from the boundary.
+        """
         if self._protector is not None:
             self._protector.quiesce()
-        return self.boundary is not None and self.boundary.state == self._member.live and self.boundary.unchanged()
+        boundary, live = self.boundary, self._member.live
+        if boundary is None or live is None or boundary.state != live or self._state.held() is not boundary.held:
+            return False
+        slot = self.own_slots().find(live) if self._reserved else None
+        try:
+            return slot is not None and slot.holds(boundary.held, self._engine)
+        except SnapshotError as error:
+            log.warning("%s: the live state cannot be compared with it", error)
+            return False
 
     def own_slots(self) -> OwnSlots:
         """Returns the slots as they are in the vault."""

@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+_PIECE_BYTES = 64 << 20  # of device memory that a comparison needs
+
 
 class Engine(Protocol):
     def register(self, memory: Tensor) -> None:
@@ -26,6 +28,9 @@ class Engine(Protocol):
 
     def fence(self) -> None:
         """Orders all later work of the calling thread behind the copies made so far."""
+
+    def same(self, tensor: Tensor, copied: Tensor) -> bool:
+        """Returns whether the tensor, as the calling thread sees it now, has the very bytes of this copy (in host memory)."""
 
 
 def engine_for(device: torch.device) -> Engine:
@@ -52,6 +57,9 @@ class CpuEngine:
 
     def fence(self) -> None:
         pass
+
+    def same(self, tensor: Tensor, copied: Tensor) -> bool:
+        return torch.equal(as_bytes(tensor), as_bytes(copied))
 
 
 class CudaEngine:
@@ -91,3 +99,12 @@ class CudaEngine:
     def fence(self) -> None:
         if self._copied:
             torch.cuda.current_stream(self._device).wait_event(self._copied[-1])
+
+    def same(self, tensor: Tensor, copied: Tensor) -> bool:
+        pairs = zip(torch.split(as_bytes(tensor), _PIECE_BYTES), torch.split(as_bytes(copied), _PIECE_BYTES), strict=True)
+        return all(torch.equal(piece, there.to(piece.device, non_blocking=True)) for piece, there in pairs)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Returns the tensor's bytes, [nbytes] uint8, in row-major order: over its own memory where it is contiguous."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -2,10 +2,10 @@
 
 A rank that was moved from a node that lives finds its own snapshot there.
 
-Every byte that is copied into the model has been checked against the checksum that the rank itself recorded when the state was
-protected; bytes from peers too, so that a peer that differs cannot slip in. A copy that fails its own checksums is made unusable
-where it lies: the next plan does not find it. A peer's copy that is whole and yet another one is told of as a conflict: no plan
-counts on that peer for that replica again.
+Every byte is checked against the checksum that the rank itself recorded when the state was protected, before the process counts
+as holding the state; bytes from peers too, so that a peer that differs cannot slip in. A copy that fails its own checksums is
+made unusable where it lies: the next plan does not find it. A peer's copy that is whole and yet another one is reported as a
+conflict: no plan counts on that peer for that replica again.
 """
 
 import contextlib
@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from deadpool.host.errors import DeadpoolError, SnapshotError
 from deadpool.proto.messages import BadCopy, CopyConflict, SlotKind, Source, SourceKind
 from deadpool.proto.vault.layout import UNIQUE, Item, Tables, checksum
 from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.copy_engine import as_bytes
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.slots import OwnSlots
@@ -64,10 +66,12 @@ def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_i
     return restore_from(state, slot.tables, data)
 
 
+@torch.no_grad()
 def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) -> Restored:
     """Restores from the copy that source.endpoint holds: the rank's whole snapshot, or a replica, replicated items from peers.
 
-    Raises UnavailableError, SnapshotError.
+    The bytes go straight into the model's memory, and are checked there: after any error the process holds nothing that may be
+    used (Member.restoring has said so). Raises UnavailableError, SnapshotError.
     """
     assert source.endpoint is not None
     kind = SlotKind.REPLICA if source.kind is SourceKind.REPLICA else SlotKind.SNAPSHOT
@@ -75,13 +79,12 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
     wanted_state = StateId(generation=source.slot_generation, step=step)
     try:
         _, tables = holder.head(kind, source.rank, source.slot_generation, step)
-        wanted = {item.key: (item, total) for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
-        data = {key: bytearray(item.nbytes) for key, (item, _) in wanted.items()}
+        landing = _Landing(state, tables)
         held = [item for item in tables.layout.items if item.peers == UNIQUE or kind is SlotKind.SNAPSHOT]
-        parts = [(item.offset, memoryview(data[item.key])) for item in held]
+        parts = [(item.offset, landing.memory[item.key]) for item in held]
         holder.data(kind, source.rank, source.slot_generation, step, parts)
         for item in held:
-            if checksum(data[item.key]) != wanted[item.key][1]:
+            if not landing.is_right(item.key):
                 bad = _discarded(holder, kind, source.rank, wanted_state)
                 where = f"{kind} of rank {source.rank} step {step} at {source.endpoint.node_id}"
                 raise BadCopiesError(f"{where}: {item.key} fails its checksum", (bad,))
@@ -91,21 +94,45 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
     for index, peer_set in enumerate(tables.layout.peer_sets if kind is SlotKind.REPLICA else ()):
         items = [item for item in tables.layout.items if item.peers == index]
         holders = tuple(peer for peer in source.peers if peer.rank in peer_set)
-        _from_peers(items, data, wanted, replace(source, peers=holders), step, token, passed)
-    restored = restore_from(state, tables, data)
-    return replace(restored, bad_copies=tuple(passed.bad_copies), conflicts=tuple(passed.conflicts))
+        _from_peers(items, landing, replace(source, peers=holders), step, token, passed)
+    landing.finish()
+    state.restore_meta(unpack_meta(tables.meta))
+    return Restored(
+        bytes_restored=sum(item.nbytes for item in tables.layout.items),
+        peers=peers_of(tables),
+        bad_copies=tuple(passed.bad_copies),
+        conflicts=tuple(passed.conflicts),
+    )
 
 
-def _from_peers(
-    items: list[Item],
-    data: Mapping[str, bytearray],
-    wanted: Mapping[str, tuple[Item, int]],
-    source: Source,
-    step: int,
-    token: str,
-    passed: _PassedOver,
-) -> None:
-    """Fills the items' data from the first of source.peers whose bytes are those that are wanted; adds the others to `passed`."""
+class _Landing:
+    """Where the items' bytes arrive: the memory of the model's own tensors where that can be written to as it is, else a buffer.
+
+    The process is made to hold these items, whose values are garbage until all have arrived and `finish` was called.
+    """
+
+    def __init__(self, state: TrainingState, tables: Tables) -> None:
+        targets = state.fit({item.key: item for item in tables.layout.items}, unpack_meta(tables.meta))
+        self._sums = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
+        self._buffered: list[tuple[Tensor, Tensor]] = []
+        self.memory: dict[str, memoryview] = {}
+        for key, target in targets.items():
+            arriving = target
+            if target.device.type != "cpu" or not target.is_contiguous():
+                arriving = torch.empty(target.shape, dtype=target.dtype)
+                self._buffered.append((target, arriving))
+            self.memory[key] = as_bytes(arriving).numpy().data
+
+    def is_right(self, key: str) -> bool:
+        return checksum(self.memory[key]) == self._sums[key]
+
+    def finish(self) -> None:
+        for target, arrived in self._buffered:
+            target.copy_(arrived)
+
+
+def _from_peers(items: list[Item], landing: _Landing, source: Source, step: int, token: str, passed: _PassedOver) -> None:
+    """Fills the items' memory from the first of source.peers that has the wanted bytes; adds the others to `passed`."""
     failures: list[str] = []
     for peer in source.peers:
         client = VaultClient(peer.endpoint, token)
@@ -115,11 +142,11 @@ def _from_peers(
             missing = [item.key for item in items if item.key not in offsets]
             if missing:
                 raise SnapshotError(f"rank {peer.rank} does not hold {missing[0]}")
-            parts = [(offsets[item.key], memoryview(data[item.key])) for item in items]
+            parts = [(offsets[item.key], landing.memory[item.key]) for item in items]
             client.data(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step, parts)
-            differing = [item.key for item in items if checksum(data[item.key]) != wanted[item.key][1]]
+            differing = [item.key for item in items if not landing.is_right(item.key)]
             own = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
-            if any(checksum(data[key]) != own[key] for key in differing):
+            if any(checksum(landing.memory[key]) != own[key] for key in differing):
                 state = StateId(generation=peer.slot_generation, step=step)
                 passed.bad_copies.append(_discarded(client, SlotKind.SNAPSHOT, peer.rank, state))
             elif differing:

@@ -28,6 +28,7 @@ from deadpool.proto.vault.layout import (
 )
 from deadpool.proto.vault.slots import StateId, slot_to_write
 from deadpool.trainer_hooks.protection.copy_engine import Engine
+from deadpool.trainer_hooks.state.items import Held
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,17 @@ class OpenSlot:
     @property
     def state(self) -> StateId:
         return StateId(generation=self.header.generation, step=self.header.step)
+
+    def holds(self, held: Sequence[Held], engine: Engine) -> bool:
+        """Returns whether the slot has the very bytes of these tensors, volatile ones apart."""
+        copies = self.tensors()
+        steady = [each for each in held if not each.volatile]
+        return all(each.key in copies and engine.same(each.tensor, copies[each.key]) for each in steady)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns a tensor over the slot's memory for each item, by its key. Not verified."""
+        memory = torch.frombuffer(self.data, dtype=torch.uint8) if len(self.data) else torch.empty(0, dtype=torch.uint8)
+        return {item.key: _tensor_at(memory, 0, item) for item in self.tables.layout.items}
 
     def item(self, index: int) -> memoryview:
         """Returns the item's bytes; SnapshotError when they are not what was written."""

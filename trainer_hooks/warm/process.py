@@ -22,6 +22,7 @@ from deadpool.host.errors import DeadpoolError
 from deadpool.host.lifetime import signal_at_parents_death
 from deadpool.host.limits import lower_open_files
 from deadpool.proto import warm_wire
+from deadpool.proto.version import refusal
 from deadpool.proto.warm_wire import INHERITED, OPEN_FILES, Fork, Forked, ForkKind, Prepare, Ready
 from deadpool.trainer_hooks.checkpoints.writer import write_checkpoints
 from deadpool.trainer_hooks.warm.imports import import_ahead, import_for_all, torch_missing
@@ -76,6 +77,9 @@ def _prepare(control: socket.socket) -> tuple[Command, str]:
         os._exit(0)
     order, _ = received
     assert isinstance(order, Prepare), order
+    if reason := refusal("whoever starts the ranks", order.version):
+        _say(control, Ready(problem=f"{sys.executable}: {reason}"))
+        os._exit(0)
     _settle_environment(order)
     command = Command(entry=order.entry, arguments=order.arguments, fresh=order.fresh, safe_path=order.safe_path)
     if not order.arguments:

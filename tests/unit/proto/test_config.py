@@ -1,5 +1,6 @@
 """JobConfig travels as JSON; injections are parsed with an answer that says what is wrong."""
 
+import json
 from dataclasses import fields, replace
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 
@@ -87,3 +88,17 @@ def test_what_is_no_injection_is_refused_in_words(text: str, words: str) -> None
     with pytest.raises(ConfigError, match="--inject") as caught:
         parse_injection(text, 1)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ({"package": "9.9", "protocol": 9}, r"has DeadPool 9\.9 \(protocol 9\), here is .* \(protocol"),
+        (None, "of an older version"),
+        ({"package": 9}, "of an older version"),
+    ],
+)
+def test_another_versions_configuration_is_refused_by_a_line_that_names_both(written: object, reason: str) -> None:
+    config = JobConfig(job_id="j", nnodes=1, nproc_per_node=1, command=("t",), python="p", log_dir="/l")
+    with pytest.raises(ConfigError, match=reason):
+        from_json(json.dumps({"of": "then", **json.loads(to_json(config)), "version": written}))

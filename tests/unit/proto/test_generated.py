@@ -25,7 +25,9 @@ PROTO = (Path(deadpool.__file__).parent / "proto").resolve()
 SOURCES, GENERATED = PROTO / "messages", PROTO / "generated"
 MODULES: tuple[Any, ...] = (common_pb2, agent_pb2, rank_pb2, status_pb2)
 MESSAGES: list[Any] = [
-    each for _, each in sorted((vars(messages) | vars(status_messages)).items()) if dataclasses.is_dataclass(each)
+    each
+    for _, each in sorted((vars(messages) | vars(status_messages)).items())
+    if isinstance(each, type) and dataclasses.is_dataclass(each)
 ]
 ENVELOPES: dict[str, tuple[Any, Any, Any]] = {
     "AgentMessage": (messages.AgentMessage, convert.encode_agent_message, convert.decode_agent_message),

@@ -1,5 +1,7 @@
 """A rank's part in the protocol: orders, breaks and boundaries in every order in which they can come."""
 
+from dataclasses import replace
+
 import pytest
 
 from deadpool.proto.messages import NO_STEP, Quiesce, RankBroken, RankFailed, RankFinished, RankPrepared, Reform, Release
@@ -24,7 +26,7 @@ def reform(generation: int, resume_step: int, commit_step: int = NO_STEP, yielde
     )
 
 
-def prepared(generation: int, live: tuple[int, int] | None = None, commit_step: int = NO_STEP, yielded: int = 4) -> RankPrepared:
+def prepared(generation: int, live: tuple[int, int] | None = None, commit_step: int = NO_STEP, yielded: int = 5) -> RankPrepared:
     live_generation, live_step = live or (0, NO_STEP)
     return RankPrepared(
         generation=generation,
@@ -42,8 +44,14 @@ def running() -> Member:
     member = Member(rank=0, generation=1, joiner=False)
     member.begun(4)
     rehearse(member)
-    assert member.boundary(4)
+    step(member, 4)
     return member
+
+
+def step(member: Member, step: int) -> None:
+    """One step is complete, and the loop body is through with it."""
+    assert member.boundary(step)
+    assert member.had()
 
 
 def rehearse(member: Member) -> None:
@@ -56,7 +64,6 @@ def kinds(actions: list[Action]) -> list[type]:
 
 
 def test_a_rank_reports_how_far_its_script_has_had_the_steps_and_goes_on_as_the_plan_says(running: Member) -> None:
-    running.had(5)
     running.quiesce(quiesce(2))
     assert running.quiesced(clean=True) == [prepared(2, (1, 5), yielded=5)]
     plan = reform(2, 4, yielded=4)  # another rank's loop body of step 4 did not get through
@@ -66,9 +73,58 @@ def test_a_rank_reports_how_far_its_script_has_had_the_steps_and_goes_on_as_the_
     assert running.quiesced(clean=True) == [prepared(3, (1, 4), yielded=4)]
 
 
+def test_a_step_is_over_with_its_loop_body_not_before(running: Member) -> None:
+    assert running.optimizer_began()
+    assert running.boundary(5)
+    assert running.live == StateId(generation=1, step=5)
+    assert running.yields
+    running.quiesce(quiesce(2))  # in the body, which does not communicate
+    assert running.had()
+    assert running.quiesced(clean=True) == [prepared(2, (1, 6), yielded=6)]
+
+
+def test_a_loop_body_that_needs_a_broken_generation_is_said_to_be_outside_and_its_step_is_not_had(running: Member) -> None:
+    assert running.boundary(5)
+    assert running.outside() is None
+    running.collective_failed(1, "connection closed")
+    assert running.outside() == []  # the order has not come yet
+    said = replace(prepared(2), outside=True)
+    assert running.quiesce(quiesce(2)) == [said]
+    assert running.outside() == []  # another thread of the process
+    assert running.quiesce(quiesce(3)) == [replace(said, generation=3)]
+    assert running.reform(reform(3, 5)) == []
+
+
+def test_a_muted_call_in_the_step_may_return(running: Member) -> None:
+    running.quiesce(quiesce(2))
+    assert running.outside() is None
+
+
+def test_a_step_that_every_script_has_had_is_not_yielded_again(running: Member) -> None:
+    running.quiesce(quiesce(2))
+    running.quiesced(clean=True)
+    plan = reform(2, 4, yielded=5)
+    running.reform(plan)
+    assert running.restored(plan, StateId(generation=1, step=4))
+    assert running.boundary(4)
+    assert not running.yields
+    assert running.had()
+    assert running.boundary(5)
+    assert running.yields
+
+
+def test_leaving_the_loop_in_a_body_keeps_the_state_safe_and_the_body_open(running: Member) -> None:
+    assert running.boundary(5)
+    assert running.left() == [RankFinished(generation=1, rank=0, step=6)]
+    assert (running.live, running.yielded) == (StateId(generation=1, step=6), 5)
+    assert kinds(running.quiesce(quiesce(2))) == [Break]
+    assert running.left() == []
+    assert running.outside() == [replace(prepared(2), outside=True)]
+
+
 def test_a_rehearsal_tells_nothing_of_what_the_script_has_had() -> None:
     joiner = Member(rank=0, generation=1, joiner=True)
-    joiner.had(7)
+    assert not joiner.had()
     rehearse(joiner)
     assert joiner.quiesced(clean=True) == [prepared(1, yielded=NO_STEP)]
 
@@ -154,7 +210,7 @@ def test_a_restored_state_keeps_its_identity_and_the_commit_never_lies_behind_it
     running.reform(reform(2, 4, commit_step=5))
     assert running.restored(reform(2, 4, commit_step=5), StateId(generation=1, step=4))
     assert running.commit_step == 4
-    assert running.boundary(4)
+    step(running, 4)
     assert running.live == StateId(generation=2, step=5)
 
 

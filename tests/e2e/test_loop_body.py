@@ -1,0 +1,29 @@
+"""A loop body may communicate: a rank dies in each thing that people do there, and what the script sees is the unbroken run."""
+
+from pathlib import Path
+
+import pytest
+from launching import Job, Launcher
+from training import finished
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = str(Path(__file__).parents[1] / "support" / "bodies.py")
+PLACES = (("step", 2), ("log", 4), ("save", 5), ("evaluate", 9), ("test", 10))
+
+
+def start(launcher: Launcher, *arguments: str) -> Job:
+    nodes = ("--standalone", "--nnodes", "2", "--nproc-per-node", "1", "--summary-json", "summary.json")
+    return launcher.start(*nodes, SCRIPT, "--steps", "30", *arguments)
+
+
+def test_logging_evaluation_checkpoint_and_early_stop(launcher: Launcher) -> None:
+    reference = finished(start(launcher))
+    die = [word for place, step in PLACES for word in ("--die", place, str(step))]
+    broken = finished(start(launcher, *die))
+    broken.assert_same_as(reference)
+    recoveries = broken.summary["recoveries"]
+    assert len(recoveries) == len(PLACES)
+    kept = [recovery["survivors_kept_processes"] for recovery in recoveries]
+    assert kept[0]  # the loop body was not in it
+    assert broken.summary["committed_steps_lost"] == 0

@@ -1,0 +1,170 @@
+"""Whether a process still holds its live state at the end of a step that is discarded, whatever that step has done to it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch._C._distributed_c10d import HashStore, Store
+
+from deadpool.host.errors import ConfigError
+from deadpool.proto.config import Keeping
+from deadpool.proto.messages import Placement, RankMessage, Role, SlotKind
+from deadpool.proto.vault.layout import SLOT_NAMES, reserve, slot_path
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.controller import Protection
+from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.ports import ProtectionControl
+from deadpool.trainer_hooks.protocol import Member
+from deadpool.trainer_hooks.state.training_state import TrainingState
+
+S0 = StateId(generation=1, step=0)
+
+
+class OnlyRank:
+    """The session of a job of one rank."""
+
+    def __init__(self, folder: Path) -> None:
+        self.token, self.vault_dir, self.node_id, self.keeping = "", folder, "node0", Keeping()
+        self.changed = threading.Condition(threading.RLock())
+        self.rank, self.world_size, self.cancelled = 0, 1, threading.Event()
+        self.member = Member(rank=0, generation=1, joiner=False)
+        placement = Placement(rank=0, node_id="node0", node_rank=0, local_rank=0, holders=())
+        self.role = Role(
+            rank=0, world_size=1, local_rank=0, generation=1, muted=False, hint_step=0, store_host="", store_port=0,
+            environment={}, placement=placement,
+        )  # fmt: skip
+        self.sent: list[RankMessage] = []
+
+    def attach(self, protection: ProtectionControl) -> None:
+        pass
+
+    def connect_store(self, host: str, port: int) -> Store:
+        return HashStore()
+
+    def reserve(self, snapshot_bytes: int, replica_bytes: int) -> None:
+        for name in SLOT_NAMES:
+            reserve(slot_path(self.vault_dir, SlotKind.SNAPSHOT, self.rank, name), snapshot_bytes)
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise ConfigError(reason)
+
+    def send(self, message: RankMessage) -> None:
+        self.sent.append(message)
+
+    def trouble(self, generation: int, error: Exception) -> None:
+        raise error
+
+
+class Training:
+    """A rank at S_0, protected."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.weight = self.model.get_parameter("0.weight")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
+        self.step()
+        state = TrainingState(models={"model": self.model}, optimizers={"optimizer": self.optimizer}, extra={})
+        self.session = OnlyRank(folder)
+        self.protection = Protection(self.session, state, CpuEngine(), on_commit=lambda: None)
+        self.session.member.begun(0)
+        assert self.protection.first(S0)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.randn(8, 4)).sum().backward()
+        self.optimizer.step()
+
+    def bytes(self) -> list[torch.Tensor]:
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        tensors += [value for entries in self.optimizer.state.values() for value in entries.values()]
+        return [tensor.detach().clone() for tensor in tensors]
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    training = Training(tmp_path)
+    yield training
+    training.protection.close()
+
+
+def double(training: Training) -> None:
+    training.weight.data.mul_(2)
+
+
+def assign(training: Training) -> None:
+    training.weight.data = training.weight.data * 2
+
+
+def assign_the_same(training: Training) -> None:
+    """Nothing changes yet, but what was captured is not what the next step changes."""
+    training.weight.data = training.weight.data.clone()
+
+
+def set_memory(training: Training) -> None:
+    with torch.no_grad():
+        training.weight.set_(torch.ones(4, 4))  # type: ignore[call-overload]
+
+
+def write_a_view(training: Training) -> None:
+    training.weight.data[1].add_(1)
+
+
+def write_as_a_collective_does(training: Training) -> None:
+    training.weight.detach().numpy()[2, 2] += 1
+
+
+def write_optimizer_state(training: Training) -> None:
+    training.optimizer.state[training.weight]["exp_avg"].data.add_(1)
+
+
+def write_and_go_back(training: Training) -> None:
+    training.weight.data.neg_().neg_()
+
+
+CHANGES = [double, assign, assign_the_same, set_memory, write_a_view, write_as_a_collective_does, write_optimizer_state]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_version_counter_cannot_see_ends_the_live_state(training: Training, change: Callable[[Training], None]) -> None:
+    change(training)
+    assert not training.protection.quiesce()
+
+
+@pytest.mark.parametrize("change", [lambda training: None, write_and_go_back, lambda training: training.model(torch.ones(2, 4))])
+def test_a_process_whose_bytes_are_the_snapshot_s_keeps_them(training: Training, change: Callable[[Training], None]) -> None:
+    before = training.bytes()
+    change(training)
+    assert training.protection.quiesce()
+    training.protection.restore_live(S0)
+    assert all(map(torch.equal, training.bytes(), before))  # buffers that the discarded forward has changed, too
+
+
+def test_a_live_state_that_no_slot_holds_is_not_believed(training: Training) -> None:
+    training.protection.own_slots().discard(S0)
+    assert not training.protection.quiesce()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([*CHANGES, write_and_go_back]), max_size=4))
+def test_whatever_was_done_the_state_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[Callable[[Training], None]]
+) -> None:
+    training = Training(tmp_path_factory.mktemp("vault"))
+    before = training.bytes()
+    for change in changes:
+        change(training)
+    same = all(map(torch.equal, training.bytes(), before))
+    clean = training.protection.quiesce()
+    assert same or not clean
+    if clean:
+        training.protection.restore_live(S0)
+    else:
+        assert training.protection.restore_own()
+    assert all(map(torch.equal, training.bytes(), before))
+    training.protection.close()
