@@ -305,6 +305,11 @@ class SimNode:
                 return None
         return next((slot.content for slot in slots if slot is not None and slot.state == state), None)
 
+    def sealed_peers(self, kind: SlotKind, rank: int, state: StateId) -> tuple[int, ...]:
+        """Returns who holds the same as well, as that sealed state says; () when nobody does, or it is not here."""
+        slots = self.slots(kind, rank)
+        return next((slot.peers for slot in slots if slot is not None and slot.state == state), ())
+
     def _slots(self) -> Iterator[Slot]:
         for (kind, rank), slots in self.vault.items():
             for slot in slots:

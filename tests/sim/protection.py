@@ -1,7 +1,7 @@
 """A simulated rank's protect thread, in virtual time: copy, compare, replicate, announce (protection/pipeline.py)."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deadpool.proto import messages
@@ -29,14 +29,16 @@ Slots = list[Sealed | None]  # two; None: empty or torn
 
 
 class SimProtection:
-    """`done_step`: committed, refused or passed over. `copying`: a copy of the live state is under way."""
+    """`done_step`: committed, refused or passed over. `copying`: a copy of the live state is under way. `apart`: what this rank
+    once held together with others travels.
+    """
 
     def __init__(self, rank: "SimRank") -> None:
         self._rank = rank
         self.node: SimNode = rank.node
         self.world, self.truth = self.node.world, self.node.truth
         self.holders: tuple[Endpoint, ...] = ()
-        self.copying = False
+        self.copying = self.apart = False
         self._unprotected = False
         self.begin(0)
 
@@ -85,7 +87,7 @@ class SimProtection:
             if held is not None and held.state == state and not held.bad:
                 self._copied(index, held, member.running)
                 return
-        sealed = Sealed(state, self._rank.content, self.node.peers_of(member.rank))
+        sealed = Sealed(state, self._rank.content, () if self.apart else self.node.peers_of(member.rank))
         index = slot_to_write([each.state if each is not None else None for each in slots], member.commit_step)
         slots[index] = None
         self.copying = True
@@ -176,12 +178,43 @@ class SimProtection:
     def _announce(self, sealed: Sealed, generation: int) -> None:
         self._announced = sealed.state.step
         store = self.node.at(self.truth.groups(generation).store_at)
-        if store is not None and store.alive and self.truth.announce(generation, self._member().rank, sealed.content):
-            self.node.write_checkpoint(generation, sealed.content)
-            for each in self._everyone(generation):
-                self.world.at(self.world.between(0.001, 0.05), each.commit_known, generation, sealed.state.step)
+        said = self.truth.groups(generation).said.setdefault(sealed.state.step, {})
+        if store is not None and store.alive:
+            said[self._member().rank] = sealed
+            if len(said) == self.truth.world_size(generation):
+                self._verdict(sealed.state.step, generation, said)
         if sealed.state.step in self.truth.groups(generation).refused:
             self.world.at(self.world.between(0.001, 0.05), self.refused_known, generation, sealed.state.step)
+
+    def _verdict(self, step: int, generation: int, said: dict[int, Sealed]) -> None:
+        """The last rank to announce compares what all hold together, and says what has become of the state."""
+        contents = {sealed.content for sealed in said.values()}
+        together = {bool(sealed.peers) for sealed in said.values()}
+        alike = len(contents) == 1 and not self.truth.are_apart(step)
+        if len(together) > 1 or (True in together and not alike):
+            said.clear()
+            for each in self._everyone(generation):
+                self.world.at(self.world.between(0.001, 0.05), each.parted, generation, step, alike)
+            return
+        for rank, sealed in said.items():
+            self.truth.announce(generation, rank, sealed.content)
+        self.node.write_checkpoint(generation, contents.pop())
+        for each in self._everyone(generation):
+            self.world.at(self.world.between(0.001, 0.05), each.commit_known, generation, step)
+
+    def parted(self, generation: int, step: int, alike: bool) -> None:
+        """As Protector._protect_apart: the same state is sealed, sent and announced again."""
+        member = self._rank.member
+        if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
+            return
+        slots = self.node.slots(SlotKind.SNAPSHOT, member.rank)
+        sealed = next((each for each in slots if each is not None and each.state.step == step), None)
+        if sealed is None or not self._announced == self._open_step == step:
+            return
+        again = replace(sealed, peers=self.node.peers_of(member.rank) if alike else ())
+        slots[slots.index(sealed)] = again
+        self.apart = not again.peers
+        self._put(again, generation, self.holders, member.commit_step)
 
     def _refuse(self, step: int, generation: int) -> None:
         """This rank cannot protect S_step: nobody waits for its commit. Who has not announced it yet hears that then."""

@@ -298,6 +298,7 @@ class SimRank:
             self.act(member.recovery_failed(order, "restore", "cut short"))
             return
         self.content = content
+        self.protection.apart = self._was_apart(order, source)
         self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
         restored = messages.RankRestored(
             generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0, conflicts=conflicts
@@ -328,6 +329,8 @@ class SimRank:
         if content is None:
             return None, ()
         peers = {peer: held for peer in source.peers if (held := self._peer_content(peer, state.step)) is not None}
+        claimed = holder is not None and bool(holder.sealed_peers(SlotKind.REPLICA, source.rank, state))
+        apart = claimed and self.truth.are_apart(state.step)
         whole = {self.truth.right(held) for held in peers.values()} <= {self.truth.right(content)}
         self.truth.check(whole, f"rank {source.rank}: peers {source.peers} are of another branch")
         conflicts = tuple(
@@ -339,13 +342,22 @@ class SimRank:
                 peer_generation=peer.slot_generation,
             )
             for peer, held in peers.items()
-            if held != content
+            if held != content or apart
         )
-        if content in peers.values() or not source.peers:
+        if not apart and (content in peers.values() or not source.peers):
             return content, conflicts
-        if conflicts:
+        if conflicts and not apart:
             self.truth.cannot_restore(content, set(peers.values()))
         return None, conflicts
+
+    def _was_apart(self, order: Reform, source: Source) -> bool:
+        """Returns whether the snapshot that this rank was restored from says that nobody else holds the same."""
+        if source.kind is SourceKind.LIVE:
+            return self.protection.apart
+        state = StateId(generation=source.slot_generation, step=order.resume_step)
+        kind = SlotKind.REPLICA if source.kind is SourceKind.REPLICA else SlotKind.SNAPSHOT
+        node = self.node if source.endpoint is None else self.node.other(source.endpoint)
+        return node is not None and not node.sealed_peers(kind, self._member().rank, state)
 
     def _peer_content(self, peer: messages.Peer, step: int) -> int | None:
         node = self.node.other(peer.endpoint)

@@ -55,6 +55,7 @@ class Run:
         )
         self.until = shape.randint(4, 10)
         self.truth = Truth(self.config.world_size, seed)
+        self.truth.apart_from = shape.choice([None, None, shape.randint(0, self.until)])
         self.supervisor = SimSupervisor(world, self.truth, self.config, self.until)
         self.supervisor.bodies_communicate = world.chance(0.5)
         faults = Faults(self.supervisor)

@@ -1,6 +1,7 @@
 """What really happened, kept outside of everything under test, and what must always be true of it."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from deadpool.proto.messages import NO_STEP
 
@@ -14,6 +15,7 @@ class Groups:
     planned: bool = False  # it goes on from a state, it does not start afresh
     start: int | None = None  # content of the checkpoint that its ranks agreed on at a start
     shown: dict[int, dict[int, int]] = field(default_factory=dict)  # step -> rank -> content, for verification
+    said: dict[int, dict[int, Any]] = field(default_factory=dict)  # step -> rank -> what it has sealed and acknowledged
     refused: set[int] = field(default_factory=set)  # steps that some rank cannot protect
     unverified: set[int] = field(default_factory=set)  # steps at which the ranks compare nothing
     wrong_from: int | None = None  # the step from which on all of its ranks compute with a flipped bit
@@ -53,6 +55,7 @@ class Truth:
         self.bodies: dict[int, set[int]] = {}  # rank -> the steps whose loop body it has been through
         self.lost_bodies: set[tuple[int, int]] = set()  # rank and step: the node was lost within it
         self.ended_in_body: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, step, until its end is reported
+        self.apart_from: int | None = None  # the step from which on ranks hold, by right, other bytes of what they held alike
         self.log: list[str] = []
 
     def groups(self, generation: int) -> Groups:
@@ -91,6 +94,10 @@ class Truth:
         self.parents[following] = content if wrong else right
         self.steps[following] = self.steps[content] + 1
         return following
+
+    def are_apart(self, step: int) -> bool:
+        """Returns whether each rank trains something of its own by S_step, which was the same on all before."""
+        return self.apart_from is not None and step >= self.apart_from
 
     def right(self, content: int) -> int:
         """Returns what the content would be without any flipped bit."""

@@ -3,17 +3,27 @@
 Each rank adds 1 to `commit/k` once its snapshot is sealed and its replicas are acknowledged; the last one sets `verdict/k`, for
 which the others look. A rank that cannot protect S_k sets `verdict/k` instead: it never adds its 1, so there is one verdict. No
 supervisor is involved, so a commit does not depend on it being there.
+
+With its announcement each rank says what it holds together with others, 8 bytes for each set of peers. The last one compares: a
+lost rank could not be restored from a replica and peers that hold something else by now. Where they do, the verdict is that the
+ranks have *parted*: all find out which items that are (peers.py), send them to their holders as well, and announce S_k again.
 """
 
+import struct
 import threading
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from torch._C._distributed_c10d import Store
 
 from deadpool.host.errors import UnavailableError
+from deadpool.proto.vault.layout import checksum
 from deadpool.trainer_hooks.store_wait import wait_for
 
 _ASKED = 1 << 32  # added to the count by the rank that wants a checkpoint of the state
+_ROW = struct.Struct("<QQQ")  # a set's ranks (hashed), how many they are, what this one holds of it
+
+Together = Mapping[tuple[int, ...], int]  # ranks of a set, sorted, this one among them -> checksum of all that they hold alike
 
 
 class Outcome(Enum):
@@ -22,45 +32,77 @@ class Outcome(Enum):
     COMMITTED = b"committed"
     CHECKPOINT = b"checkpoint"  # committed, and to become a persistent checkpoint: one was asked for
     REFUSED = b"refused"
+    PARTED = b"parted"  # what some ranks should hold alike is not the same on all of them
 
 
-def verdict_key(step: int) -> str:
-    return f"verdict/{step}"
+def verdict_key(step: int, *, again: bool = False) -> str:
+    return f"verdict/{step}{'/again' * again}"
+
+
+def have_parted(said: Iterable[bytes]) -> bool:
+    """Returns whether what the ranks have said of their sets does not agree, or not all of a set have said anything of it."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for rows in said:
+        for ranks, count, total in _ROW.iter_unpack(rows):
+            found.setdefault((ranks, count), []).append(total)
+    return any(len(totals) != count or len(set(totals)) > 1 for (_, count), totals in found.items())
+
+
+def _said(together: Together) -> bytes:
+    return b"".join(
+        _ROW.pack(checksum(struct.pack(f"<{len(ranks)}I", *ranks)), len(ranks), total) for ranks, total in together.items()
+    )
 
 
 class CommitBoard:
-    """One rank's view of the commits of one generation. `store`: a client of its own, used by the protect thread alone."""
+    """One rank's view of the commits of one generation. `store`: a client of its own, used by the protect thread alone.
 
-    def __init__(self, store: Store, world_size: int, cancelled: threading.Event) -> None:
-        self._store, self._world_size, self._cancelled = store, world_size, cancelled
+    `again`: of a state that is announced for the second time, because ranks have parted in it.
+    """
 
-    def announce(self, step: int, *, checkpoint: bool = False) -> None:
-        """This rank's S_step is protected; `checkpoint`: and it wants it kept. UnavailableError when the store is gone."""
+    def __init__(self, store: Store, *, rank: int, world_size: int, cancelled: threading.Event) -> None:
+        self._store, self._rank, self._world_size, self._cancelled = store, rank, world_size, cancelled
+
+    def announce(self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False) -> None:
+        """This rank's S_step is protected, and it holds this `together` with others; `checkpoint`: it wants the state kept.
+
+        UnavailableError: store gone.
+        """
         try:
-            asked, count = divmod(self._store.add(f"commit/{step}", 1 + _ASKED * checkpoint), _ASKED)
+            # overwritten with each state: nobody announces the next one before the verdict on this one is out
+            self._store.set(self._said_by(self._rank), _said(together))  # type: ignore[arg-type]
+            count_key = f"commit/{step}{'/again' * again}"
+            asked, count = divmod(self._store.add(count_key, 1 + _ASKED * checkpoint), _ASKED)
             if count == self._world_size:
+                said = self._store.multi_get([self._said_by(rank) for rank in range(self._world_size)])
                 outcome = Outcome.CHECKPOINT if asked else Outcome.COMMITTED
-                self._store.set(verdict_key(step), outcome.value)  # type: ignore[arg-type]
+                if have_parted(map(bytes, said)):
+                    outcome = Outcome.PARTED
+                self._store.set(verdict_key(step, again=again), outcome.value)  # type: ignore[arg-type]
                 self._store.delete_key(f"commit/{step - 2}")
                 self._store.delete_key(verdict_key(step - 2))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 
-    def refuse(self, step: int) -> None:
+    def _said_by(self, rank: int) -> str:
+        return f"together/{rank}"
+
+    def refuse(self, step: int, *, again: bool = False) -> None:
         """This rank cannot protect S_step: nobody need wait for its commit. UnavailableError when the store is gone."""
         try:
-            self._store.set(verdict_key(step), Outcome.REFUSED.value)  # type: ignore[arg-type]
+            self._store.set(verdict_key(step, again=again), Outcome.REFUSED.value)  # type: ignore[arg-type]
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 
-    def wait(self, step: int) -> Outcome | None:
+    def wait(self, step: int, *, again: bool = False) -> Outcome | None:
         """Returns what has become of S_step; None when the generation ended before that was known.
 
         UnavailableError: store gone.
         """
-        if not wait_for(self._store, [verdict_key(step)], self._cancelled):
+        key = verdict_key(step, again=again)
+        if not wait_for(self._store, [key], self._cancelled):
             return None
         try:
-            return Outcome(bytes(self._store.get(verdict_key(step))))
+            return Outcome(bytes(self._store.get(key)))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error

@@ -206,7 +206,7 @@ class Protection:
         if keeping.checkpoint_dir:
             checkpoints = CheckpointAgreement(store, world_size, keeping.checkpoint_every, self._nothing_is_pinned)
         return Network(
-            board=CommitBoard(store, world_size, cancelled),
+            board=CommitBoard(store, rank=rank, world_size=world_size, cancelled=cancelled),
             holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
             exchange=Exchange(store, rank=rank, world_size=world_size, node_id=session.node_id, cancelled=cancelled),
             verifier=verifier,

@@ -2,19 +2,19 @@
 
 Every rank publishes for each of its items the hash of its key and its checksum. An item whose pair is found on another node is
 *replicated* (it need not travel: any of its holders can give it back), all others are *unique*. Nobody has to say which
-parallelism is used, a wrong claim cannot survive (the checksums differ), and a coincidence such as zeros on every rank is found
-out at the next exchange.
+parallelism is used, a wrong claim cannot survive (the checksums differ), and ranks that part later (a coincidence such as zeros
+on every rank, or training that is by right each rank's own) are found out in the very state in which they do (commit.py).
 """
 
 import json
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from torch._C._distributed_c10d import Store
 
-from deadpool.proto.vault.layout import checksum
-from deadpool.trainer_hooks.protection.commit import verdict_key
+from deadpool.proto.vault.layout import Layout, Tables, checksum
+from deadpool.trainer_hooks.protection.commit import Together, verdict_key
 from deadpool.trainer_hooks.store_wait import wait_for
 
 Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes; () is unique
@@ -27,19 +27,21 @@ class Exchange:
         self._store, self._rank, self._world_size, self._node_id = store, rank, world_size, node_id
         self._cancelled = cancelled
 
-    def peers(self, step: int, sums: Mapping[str, int]) -> Peers | None:
+    def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Peers | None:
         """Returns the peers of each of this rank's items at S_step; None when the generation ended before all had published.
 
-        RefusedError: another rank cannot protect S_step, and may not publish anything.
+        `again`: S_step is protected for the second time, because ranks have parted in it (commit.py). RefusedError: another rank
+        cannot protect S_step, and may not publish anything.
         Traffic: 16 bytes an item, from every rank to every rank; done for a few states of a job only (schedule.py).
         """
         store, rank = self._store, self._rank
         hashes = {key: checksum(key.encode()) for key in sums}
         rows = b"".join(struct.pack("<QQ", hashes[key], value) for key, value in sums.items())
-        store.set(f"layout/{step}/{rank}", json.dumps(self._node_id).encode() + b"\n" + rows)  # type: ignore[arg-type]
+        name = f"layout/{step}{'/again' * again}"
+        store.set(f"{name}/{rank}", json.dumps(self._node_id).encode() + b"\n" + rows)  # type: ignore[arg-type]
         others = [other for other in range(self._world_size) if other != rank]
-        keys = [f"layout/{step}/{other}" for other in others]
-        if others and not wait_for(store, keys, self._cancelled, or_refused=verdict_key(step)):
+        keys = [f"{name}/{other}" for other in others]
+        if others and not wait_for(store, keys, self._cancelled, or_refused=verdict_key(step, again=again)):
             return None
         held: dict[int, tuple[str, set[tuple[int, int]]]] = {}
         for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
@@ -51,3 +53,28 @@ class Exchange:
 def _peers(held: Mapping[int, tuple[str, set[tuple[int, int]]]], node_id: str, pair: tuple[int, int]) -> tuple[int, ...]:
     same = [(rank, node) for rank, (node, table) in held.items() if pair in table]
     return tuple(sorted(rank for rank, _ in same)) if any(node != node_id for _, node in same) else ()
+
+
+class HeldTogether:
+    """Says of each state what a rank holds together with its peers, in 8 bytes for each set. For the protect thread alone."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._layout: Layout | None = None
+        self._sets: list[tuple[tuple[int, ...], list[int], bytes]] = []  # ranks, indices of its items, these items' names hashed
+
+    def of(self, tables: Tables) -> Together:
+        if self._layout is not tables.layout:
+            self._layout, self._sets = tables.layout, [*self._sets_of(tables.layout)]
+        sums = tables.checksums
+        return {
+            ranks: checksum(names + struct.pack(f"<{len(indices)}Q", *(sums[index] for index in indices)))
+            for ranks, indices, names in self._sets
+        }
+
+    def _sets_of(self, layout: Layout) -> Iterator[tuple[tuple[int, ...], list[int], bytes]]:
+        for number, peers in enumerate(layout.peer_sets):
+            items = sorted((item.key, index) for index, item in enumerate(layout.items) if item.peers == number)
+            names = b"".join(struct.pack("<Q", checksum(key.encode())) for key, _ in items)
+            if items:
+                yield tuple(sorted((self._rank, *peers))), [index for _, index in items], names

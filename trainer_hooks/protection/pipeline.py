@@ -1,6 +1,8 @@
 """Protects each state of one generation beside the computation: copy, seal, replicate, commit. One thread, one state at a time.
 
     submit(S_k) -> [verdict(k-1) known] -> copy -> (fence opens) -> seal -> Put to the holders -> announce -> verdict(k) known
+                                                                     ^                                         |
+                                                                     +---- once, if ranks have parted in S_k --+
 
 What goes wrong with that here (no room for a slot, a holder that refuses or is out of reach) does not stop the training: this
 rank refuses S_k, nobody commits it, and all try again after a pause (schedule.py). The newest commit stays in every vault.
@@ -9,6 +11,7 @@ A new Protector is made for every generation. `quiesce` lets a copy that can sti
 that this rank can offer) and makes sure that nothing is written afterwards.
 """
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -19,13 +22,15 @@ from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import Outcome
 from deadpool.trainer_hooks.protection.holders import Holders
-from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.protection.peers import HeldTogether, Peers
 from deadpool.trainer_hooks.protection.ports import Network, ProtectionEvents
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OpenSlot
 from deadpool.trainer_hooks.protection.snapshot import Local, SnapshotWriter
+from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.store_wait import RefusedError
 
+log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 2.0
 
 
@@ -47,10 +52,10 @@ class Protector:
         self._plan, self._schedule, self._local, self._network, self._events = plan, schedule, local, network, events
         self._cancelled = network.cancelled
         self._writer = SnapshotWriter(local)
+        self._together = HeldTogether(plan.rank)
         self._holders = Holders(network.holders, plan.generation, network.cancelled)
         self.commit_step = plan.commit_step
-        self._agreeing_step = NO_STEP  # compared: the same everywhere
-        self._agreed_step = NO_STEP  # the newest committed one of those
+        self._agreed_step = NO_STEP  # where ranks compare: the newest commit in which all that should be the same was
         self._open: StateId | None = None  # announced or refused by this rank, and the verdict is not known yet
         self._done_step = NO_STEP  # all that comes of this state has come of it
         self._ended = False
@@ -151,16 +156,20 @@ class Protector:
         if not self._verified(slot, known):
             return False
         self._replicate(slot)
-        checkpoints = self._network.checkpoints
-        wanted = checkpoints is not None and checkpoints.before_commit()
-        self._network.board.announce(boundary.state.step, checkpoint=wanted)
+        self._announce(slot)
         return True
 
-    def _refuse(self, state: StateId, error: Exception) -> None:
+    def _announce(self, slot: OpenSlot, *, again: bool = False) -> None:
+        checkpoints = self._network.checkpoints
+        wanted = checkpoints is not None and checkpoints.before_commit()
+        together = self._together.of(slot.tables)
+        self._network.board.announce(slot.state.step, together, again=again, checkpoint=wanted)
+
+    def _refuse(self, state: StateId, error: Exception, *, again: bool = False) -> None:
         if self._cancelled.is_set():
             raise UnavailableError(f"the generation ended before {state} was protected") from error
         if not isinstance(error, RefusedError):
-            self._network.board.refuse(state.step)
+            self._network.board.refuse(state.step, again=again)
             self._events.refused(state.step, (str(error) or repr(error)).splitlines()[0])
 
     def _take(self) -> Boundary | None:
@@ -179,10 +188,14 @@ class Protector:
     def _learn(self, state: StateId) -> bool:
         """Returns True once the verdict on S_k is known, False when the generation ended before."""
         outcome = self._network.board.wait(state.step)
+        if outcome is Outcome.PARTED:
+            if not self._protect_apart(state):
+                return False
+            outcome = self._network.board.wait(state.step, again=True)
         if outcome is None:
             return False
         self._open = None
-        if outcome is Outcome.REFUSED:
+        if outcome in (Outcome.REFUSED, Outcome.PARTED):
             self._schedule.refused(state.step)
             self._events.refused(state.step, "")
             self._done(state.step)
@@ -193,7 +206,7 @@ class Protector:
         if asked and not compared:
             self._schedule.asked()  # rank 0 asks again with the next state, which is compared first
         self.commit_step = state.step
-        if self._agreeing_step == state.step:
+        if self._network.verifier is not None and self._schedule.is_settled(state.step):
             self._agreed_step = state.step
         self._local.counters.commits += 1
         self._events.committed(state.step)
@@ -201,6 +214,37 @@ class Protector:
         if checkpoints is not None and checkpoints.has_come(state.step, asked=asked and compared):
             self._local.slots().pin(state)
         self._done(state.step)
+        return True
+
+    def _protect_apart(self, state: StateId) -> bool:
+        """Some ranks that held the same hold other bytes in S_k: what has parted travels from S_k on, and S_k is announced again.
+
+        Where ranks compare what they hold (--verify-every), a rank that is outvoted has not parted by right: returns False then,
+        as `_protect`. The state that was committed before stays in every vault meanwhile.
+        """
+        try:
+            slot = self._local.slots().find(state)
+            assert slot is not None, "a state is overwritten only once the verdict on it is known"
+            verifier, known = self._network.verifier, self._local.peers
+            compared = self._schedule.comparison_is_due(state.step) or not self._schedule.is_settled(state.step)
+            if verifier is not None and not compared:
+                verdict = verifier.verdict(state.step, slot.sums(), known, again=True)
+                if not self._is_to_stay(slot, verdict, known):
+                    return False
+            peers = self._network.exchange.peers(state.step, slot.sums(), again=True)
+            with self._wake:  # once `quiesce` has it, nothing is written any more
+                if peers is None or self._cancelled.is_set():
+                    raise UnavailableError(f"the generation ended before {state} was protected")
+                parted = [key for key in peers if peers[key] != self._local.peers.get(key, ())]
+                self._writer.agree(peers)
+                slot = self._local.slots().seal_again(slot, peers)
+            log.info("ranks have parted in step %d: %d items, such as %s", state.step, len(parted), parted[:1])
+            self._replicate(slot)
+            self._announce(slot, again=True)
+        except UnavailableError:
+            raise
+        except Exception as error:  # as in _work
+            self._refuse(state, error, again=True)
         return True
 
     def _done(self, step: int) -> None:
@@ -227,11 +271,12 @@ class Protector:
         step, verifier = slot.state.step, self._network.verifier
         if verifier is None or not self._schedule.comparison_is_due(step):
             return True
-        layout = slot.tables.layout
-        sums = {item.key: total for item, total in zip(layout.items, slot.tables.checksums, strict=True)}
-        verdict = verifier.verdict(step, sums, peers)
+        return self._is_to_stay(slot, verifier.verdict(step, slot.sums(), peers), peers)
+
+    def _is_to_stay(self, slot: OpenSlot, verdict: Verdict | None, peers: Peers) -> bool:
+        """Says what is wrong with the state, if anything is. Returns as `_verified`."""
+        step = slot.state.step
         if verdict is None:
-            self._agreeing_step = step
             return True
         good_step, self._agreed_step = self._agreed_step, NO_STEP
         discarded = verdict.majority and good_step != NO_STEP

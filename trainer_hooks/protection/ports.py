@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import Store
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import RankMessage, Role
 from deadpool.proto.vault.wire import Put
-from deadpool.trainer_hooks.protection.commit import Outcome
+from deadpool.trainer_hooks.protection.commit import Outcome, Together
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.protocol import Member
@@ -20,11 +20,11 @@ from deadpool.trainer_hooks.protocol import Member
 class StoreBoard(Protocol):
     """Where the ranks say that they have a state safe, and learn that all have (commit.py). UnavailableError: store gone."""
 
-    def announce(self, step: int, *, checkpoint: bool = False) -> None: ...
+    def announce(self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False) -> None: ...
 
-    def refuse(self, step: int) -> None: ...
+    def refuse(self, step: int, *, again: bool = False) -> None: ...
 
-    def wait(self, step: int) -> Outcome | None: ...
+    def wait(self, step: int, *, again: bool = False) -> Outcome | None: ...
 
 
 class ReplicaHolder(Protocol):
@@ -40,13 +40,13 @@ class ReplicaHolder(Protocol):
 class PeerExchange(Protocol):
     """Who else holds these bytes (peers.py)."""
 
-    def peers(self, step: int, sums: Mapping[str, int]) -> Peers | None: ...
+    def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Peers | None: ...
 
 
 class StateVerifier(Protocol):
     """Whether what several ranks should hold is the same on all of them (verify.py)."""
 
-    def verdict(self, step: int, sums: Mapping[str, int], peers: Peers) -> Verdict | None: ...
+    def verdict(self, step: int, sums: Mapping[str, int], peers: Peers, *, again: bool = False) -> Verdict | None: ...
 
 
 class CheckpointChoice(Protocol):

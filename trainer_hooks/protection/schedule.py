@@ -46,9 +46,13 @@ class Schedule:
             return True
         return step // EXCHANGE_EVERY_STEPS > self._exchanged_step // EXCHANGE_EVERY_STEPS
 
+    def is_settled(self, step: int) -> bool:
+        """Returns whether S_step is behind the states in which what only happens to be the same shows itself."""
+        return self._settled or not self._is_first_exchange(step)
+
     def comparison_is_due(self, step: int) -> bool:
         every = self._compare_every
-        if not every or (self._is_first_exchange(step) and not self._settled):
+        if not every or not self.is_settled(step):
             return False
         if self._asked or self._compared_step == NO_STEP or self.exchange_is_due(step):
             return True

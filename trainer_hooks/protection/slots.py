@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -105,6 +105,14 @@ class OwnSlots:
         self._files[index].seal(header, raw)
         return OpenSlot(self._files[index], tables)
 
+    def seal_again(self, slot: "OpenSlot", peers: Mapping[str, tuple[int, ...]]) -> "OpenSlot":
+        """Seals the same state with other peers. Its data stays where it is; the slot is torn for the moment that this takes."""
+        header, tables = slot.header, slot.tables
+        index = self.held().index(slot.state)
+        self._files[index].unseal()
+        layout = tables.layout.with_peers(peers)
+        return self.seal(index, slot.state, layout, tables.meta, tables.checksums, header.data_offset)
+
     def find_whole(self, state: StateId) -> "OpenSlot | None":
         """Returns the sealed slot of that state, every byte of it verified; one that fails is made unusable."""
         slot = self.find(state)
@@ -167,6 +175,10 @@ class OpenSlot:
     @cached_property
     def tables(self) -> Tables:
         return Tables.from_bytes(self.header, self.raw_tables)
+
+    def sums(self) -> dict[str, int]:
+        """Returns each item's checksum, by its key."""
+        return {item.key: total for item, total in zip(self.tables.layout.items, self.tables.checksums, strict=True)}
 
     @property
     def state(self) -> StateId:

@@ -1,7 +1,9 @@
 """Are replicated bytes the same on all their holders? Compared every so many steps through the generation's store.
 
 What differs has been changed behind everybody's back: by a broken memory cell, a stray write, a kernel that errs at times.
-Three holders or more outvote one; of two nobody can tell. Buffers are left out: they may differ by right (running means).
+Three holders or more outvote one; of two nobody can tell. Of three or more no two of which hold the same nothing is said: no one
+fault does that, the script trains a state of each rank's own from here on (local SGD, a learning rate by each rank's loss), and
+the commit will find that its ranks have parted (commit.py). Buffers are left out: they may differ by right (running means).
 """
 
 import struct
@@ -20,6 +22,7 @@ from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.store_wait import wait_for
 
 _COMPARED = ("model/", "optimizer/")
+_PAIR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ def compare(tables: Mapping[int, Mapping[int, int]], rank: int, keys: Mapping[st
         if len(set(sums.values())) == 1:
             continue
         value, votes = Counter(sums.values()).most_common(1)[0]
+        if votes == 1 and len(holders) > _PAIR:
+            continue
         if 2 * votes > len(holders):
             right = [each for each in holders if sums[each] == value]
             wrong = tuple(each for each in holders if sums[each] != value)
@@ -60,10 +65,11 @@ class Verifier:
         self._cancelled = cancelled
         self._told_step = NO_STEP  # the newest state that this rank has told of
 
-    def verdict(self, step: int, sums: Mapping[str, int], peers: Peers) -> Verdict | None:
+    def verdict(self, step: int, sums: Mapping[str, int], peers: Peers, *, again: bool = False) -> Verdict | None:
         """Returns what is wrong with S_step, once all ranks have told what they hold.
 
-        UnavailableError: the generation is over. RefusedError: another rank cannot protect S_step, and may not tell.
+        `again`: as of the commits. UnavailableError: the generation is over. RefusedError: another rank cannot protect S_step,
+        and may not tell.
         """
         keys = {key: checksum(key.encode()) for key in sums if key.startswith(_COMPARED)}
         rows = b"".join(struct.pack("<QQ", hashed, sums[key]) for key, hashed in keys.items())
@@ -71,7 +77,7 @@ class Verifier:
         try:
             self._store.set(names[self._rank], rows)  # type: ignore[arg-type]
             before, self._told_step = self._told_step, step
-            if not wait_for(self._store, names, self._cancelled, or_refused=verdict_key(step)):
+            if not wait_for(self._store, names, self._cancelled, or_refused=verdict_key(step, again=again)):
                 raise UnavailableError("the generation ended before all ranks had told what they hold")
             published = self._store.multi_get(names)
             self._store.delete_key(f"verify/{before}/{self._rank}")  # the others have read it, or they would not be here

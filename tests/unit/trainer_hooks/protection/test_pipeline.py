@@ -1,6 +1,7 @@
 """The protect thread with real slots, a real holder and a real store: order, commits, cancellation, sources that change."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch._C._distributed_c10d import HashStore, Store
 
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import SnapshotError
-from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
+from deadpool.proto.messages import NO_STEP, Endpoint, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import PIN, SLOT_NAMES, UNIQUE, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
@@ -25,6 +26,7 @@ from deadpool.trainer_hooks.protection.peers import Exchange
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
 from deadpool.trainer_hooks.protection.replicate import VaultClient
+from deadpool.trainer_hooks.protection.restore import from_elsewhere
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots
 from deadpool.trainer_hooks.protection.snapshot import Local
@@ -36,9 +38,17 @@ SLOT_BYTES = 1 << 20
 
 
 class Holder(VaultClient):
-    """A holder that refuses as long as it is full; `full` is what it says."""
+    """A holder that refuses as long as it is full; `full` is what it says. From the n-th time on that the same state is sent it
+    may also have no room, or give no answer as long as the generation lasts.
+    """
 
     full = ""
+    full_from = stuck_from = 1000
+
+    def __init__(self, endpoint: Endpoint, over: threading.Event) -> None:
+        super().__init__(endpoint, TOKEN)
+        self._over = over
+        self._times: Counter[int] = Counter()
 
     def reserve(self, rank: int, slot_bytes: int) -> None:
         self._refuse_if_full()
@@ -46,6 +56,11 @@ class Holder(VaultClient):
 
     def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None:
         self._refuse_if_full()
+        self._times[request.step] += 1
+        if self._times[request.step] >= self.full_from:
+            raise SnapshotError("no room")
+        if self._times[request.step] >= self.stuck_from:
+            self._over.wait(20)
         super().put(request, data, tables, page)
 
     def _refuse_if_full(self) -> None:
@@ -70,10 +85,10 @@ class Rank:
         self.refusals: list[tuple[int, str]] = []
         self.checkpoints = CheckpointAgreement(store, 2, 0, lambda: True)
         self.differing: list[tuple[int, tuple[int, ...]]] = []
-        self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), TOKEN)
+        self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), self.cancelled)
 
         network = Network(
-            board=CommitBoard(store, 2, self.cancelled),
+            board=CommitBoard(store, rank=rank, world_size=2, cancelled=self.cancelled),
             holders=[self.holder],
             exchange=Exchange(store, rank=rank, world_size=2, node_id=f"node{rank}", cancelled=self.cancelled),
             verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
@@ -272,8 +287,71 @@ def test_where_ranks_compare_it_is_of_the_next_state_that_they_have_compared(ran
         ranks[1].model.weight[0, 0] += 1
     commit(ranks, 4)
     assert [rank.kept() for rank in ranks] == [[], []]
+    assert ranks[0].differing == [(4, (0, 1))]  # two hold it: nobody can tell who is right; said in the state in which it shows
     commit(ranks, 5)
-    assert ranks[0].differing == [(5, (0, 1))]  # two hold it: nobody can tell who is right, and the parts will not fit either
     assert [rank.kept() for rank in ranks] == [[5], [5]]
     commit(ranks, 6)
     assert [rank.kept() for rank in ranks] == [[5], [5]]
+
+
+def part(rank: Rank) -> None:
+    with torch.no_grad():
+        rank.model.weight[0, 0] += 1
+
+
+def restored(rank: Rank, other: Rank, step: int) -> TrainingState:
+    """Returns a state that was restored from what the other node holds of this rank, and has of its own."""
+    state = TrainingState(models={"model": nn.Linear(8, 8), f"own{rank.rank}": nn.Linear(4, 4)}, optimizers={}, extra={})
+    peer = Peer(rank=other.rank, slot_generation=1, endpoint=rank.holder.endpoint)
+    source = Source(rank=rank.rank, kind=SourceKind.REPLICA, slot_generation=1, endpoint=rank.holder.endpoint, peers=(peer,))
+    from_elsewhere(state, source, step, TOKEN)
+    return state
+
+
+def test_what_ranks_hold_no_longer_alike_travels_from_that_very_state_on(ranks: list[Rank]) -> None:
+    for step in range(4):
+        commit(ranks, step)
+    travelled = [rank.counters.replicated_bytes for rank in ranks]
+    part(ranks[1])
+    commit(ranks, 4)
+    part(ranks[1])
+    commit(ranks, 5)
+    assert [rank.protector.commit_step for rank in ranks] == [5, 5]
+    assert all(now > before for now, before in zip([r.counters.replicated_bytes for r in ranks], travelled, strict=True))
+    for rank in ranks:
+        for step in (4, 5):
+            slot = rank.slots.find_whole(StateId(generation=1, step=step))
+            assert slot is not None
+            apart = {item.key for item in slot.tables.layout.items if item.peers == UNIQUE}
+            assert apart == {"model/model.weight", f"model/own{rank.rank}.weight", f"model/own{rank.rank}.bias"}
+    for rank, other in (ranks, ranks[::-1]):
+        back = {held.key: held.tensor for held in restored(rank, other, 5).held()}
+        assert all(torch.equal(back[held.key], held.tensor) for held in rank.state.held())
+    assert not torch.equal(ranks[0].model.weight, ranks[1].model.weight)
+
+
+def test_where_there_is_no_room_for_what_has_parted_the_state_before_stays(ranks: list[Rank]) -> None:
+    first, second = ranks
+    for step in range(4):
+        commit(ranks, step)
+    second.holder.full_from = 2  # the first time S_4 is sent there is room
+    part(second)
+    commit(ranks, 4)
+    assert (first.refusals, second.refusals) == ([(4, "")], [(4, "no room"), (4, "")])
+    assert [rank.protector.commit_step for rank in ranks] == [3, 3]
+    assert all(3 in rank.steps_held() for rank in ranks)
+
+
+def test_a_generation_that_ends_while_parted_items_are_sent_leaves_every_slot_whole(ranks: list[Rank]) -> None:
+    first, second = ranks
+    for step in range(4):
+        commit(ranks, step)
+    second.holder.stuck_from = 2
+    part(second)
+    for rank in ranks:
+        rank.protect(4).settled.wait(10)
+    first.cancelled.set()
+    for rank in ranks:
+        rank.protector.quiesce()
+        assert rank.steps_held() == {3, 4}
+        assert all(rank.slots.find_whole(StateId(generation=1, step=step)) is not None for step in (3, 4))

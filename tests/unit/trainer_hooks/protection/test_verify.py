@@ -26,6 +26,8 @@ def everybody(count: int) -> dict[int, dict[str, tuple[int, ...]]]:
         ("xxxz", "yyyy", Verdict(ranks=(3,), item="model/a", majority=True, teller=0)),
         ("xxxx", "zyyy", Verdict(ranks=(0,), item="model/b", majority=True, teller=1)),
         ("xxzz", "yyyy", Verdict(ranks=(0, 1, 2, 3), item="model/a", majority=False, teller=0)),
+        ("wxyz", "wwxy", Verdict(ranks=(0, 1, 2, 3), item="model/b", majority=False, teller=0)),
+        ("wxyz", "wxyz", None),  # each its own: no fault, the script's will
         ("xz", "yy", Verdict(ranks=(0, 1), item="model/a", majority=False, teller=0)),
         ("xxzz", "yyyw", Verdict(ranks=(3,), item="model/b", majority=True, teller=0)),  # what is certain comes first
     ],
