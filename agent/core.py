@@ -303,6 +303,7 @@ class NodeCore:
                 step=event.step,
                 commit_step=event.commit_step,
                 yielded=event.yielded,
+                script_ended=event.script_ended,
             )
             self._last_exits[process.rank] = exited
             yield Report(message=exited)

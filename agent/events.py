@@ -40,7 +40,7 @@ class RankSpoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExited:
-    """`step`, `commit_step`, `yielded`: from the call record of the rank that it played, if it had one."""
+    """`step`, `commit_step`, `yielded`, `script_ended`: from the call record of the rank that it played, if it had one."""
 
     process: int
     exit_code: int
@@ -50,6 +50,7 @@ class ProcessExited:
     step: int
     commit_step: int
     yielded: int = -1
+    script_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

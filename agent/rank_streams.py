@@ -1,6 +1,8 @@
 """The streams of a node's rank processes: what they say goes to the core, orders go out to them. Served by service.py."""
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable
 
 from deadpool.agent import events
@@ -12,6 +14,8 @@ from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import RankMessage, RankOrder, Reserve, Reserved
 from deadpool.proto.vault.layout import snapshot_slots
 
+_log = logging.getLogger(__name__)
+_EXIT_S = 3.0  # a process that has lost its stream ends itself, or exits anyhow
 _REGISTER_S = 10.0  # a process can ask before the warm process has said that it exists
 
 
@@ -55,6 +59,17 @@ class RankStreams:
         if self._orders.get(process) is orders:
             del self._orders[process]
             self._silent[process].set()
+            asyncio.get_running_loop().call_later(_EXIT_S, self._end_if_mute, process)
+
+    def _end_if_mute(self, process: int) -> None:
+        """A process whose stream is gone and whose script goes on can be told nothing: it ends, and counts as failed."""
+        node, playing = self._resources(), self._core.processes.get(process)
+        if node is None or playing is None or process in self._orders or playing.killed:
+            return
+        ends = playing.rank is not None and node.records.head(playing.rank, playing.pid).script_ended
+        if not ends and _exists(playing.pid):
+            _log.warning("process %d lives on without its connection to this agent, and is killed", playing.pid)
+            node.processes.kill(process)
 
     async def silent(self, process: int) -> None:
         """Returns once all that the dead process had said on its stream has been heard."""
@@ -78,3 +93,12 @@ class RankStreams:
         except (ConfigError, OSError) as error:
             answer = Reserved(error=str(error))
         self.tell(process, answer)
+
+
+def _exists(pid: int) -> bool:
+    """Returns whether the process is there; a wrapper may outlive the one that had the stream, and start another."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -361,6 +361,7 @@ class NodeRuntime:
                 step=head.step,
                 commit_step=head.commit_step,
                 yielded=head.yielded,
+                script_ended=head.script_ended,
             )
         )
 

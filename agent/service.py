@@ -15,6 +15,7 @@ from deadpool.host.errors import ConfigError, ProtocolError
 from deadpool.proto.convert import decode_rank_message, encode_rank_order
 from deadpool.proto.generated import rank_pb2 as pb
 from deadpool.proto.generated.rank_pb2_grpc import AgentServicer, add_AgentServicer_to_server
+from deadpool.proto.grpc_options import SERVER_OPTIONS
 from deadpool.proto.messages import RankMessage, RankOrder, Register
 from deadpool.proto.secret import TOKEN_KEY, token_matches
 from deadpool.proto.version import refusal
@@ -83,7 +84,7 @@ async def serve(path: Path, token: str, ranks: Ranks) -> grpc.aio.Server:
     if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
         raise ConfigError(f"{path}: too long for a socket's path; choose a shorter --job-dir")
     path.unlink(missing_ok=True)
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     add_AgentServicer_to_server(RankService(token, ranks), server)
     try:
         server.add_insecure_port(f"unix:{path}")

@@ -11,6 +11,7 @@ from deadpool.cli.launcher.job_dirs import read_endpoint
 from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto import convert
 from deadpool.proto.generated import status_pb2_grpc
+from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.messages import status as status_messages
 from deadpool.proto.secret import TOKEN_KEY, read_private
 
@@ -68,7 +69,7 @@ def connected(folder: Path, *, to_the_end: bool = False) -> Iterator[Client]:
     """Yields a client of the job in that folder. `to_the_end`: losing the supervisor is how watching a job ends, no error."""
     target = read_endpoint(folder)
     name = f"job {target.job_id} at {target.endpoint} (supervisor pid {target.pid})"
-    with grpc.insecure_channel(target.endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.insecure_channel(target.endpoint, options=CHANNEL_OPTIONS) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_TIMEOUT_S)
         except grpc.FutureTimeoutError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 RECORD_BYTES = 64 << 10
 _HEAD = struct.Struct("<qqqqqqqqq")  # as in Head
+_SCRIPT_ENDED_AT = _HEAD.size  # one byte, which no write of the head touches
 _GROUPS_AT = 128
 _ROW = struct.Struct("<48s24sqqqq")  # group, operation, entered, completed, entered_ns, completed_ns
 MAX_GROUPS = (RECORD_BYTES - _GROUPS_AT) // _ROW.size
@@ -27,7 +28,7 @@ def record_path(vault_dir: Path, rank: int) -> Path:
 class Head:
     """`step`: the step in progress, -1 before the first. Times in CLOCK_MONOTONIC ns; 0 when there is none yet.
 
-    `yielded`: as in RankPrepared; -1 when it is not known.
+    `yielded`: as in RankPrepared; -1 when it is not known. `script_ended`: by itself and without an error; the process exits.
     """
 
     pid: int = 0
@@ -39,6 +40,7 @@ class Head:
     stall_ns: int = 0
     typical_step_ns: int = 0
     yielded: int = -1
+    script_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,10 @@ class CallRecord:
             head.stall_ns, head.typical_step_ns, head.yielded,
         )  # fmt: skip
 
+    def end_script(self) -> None:
+        """The script has ended by itself, without an error."""
+        self._map[_SCRIPT_ENDED_AT] = 1
+
     def head(self) -> Head:
         """Returns the newest head; an empty one (no step, no commit) as long as none was written."""
         pid, generation, step, began, done, commit, stall, typical, yielded = _HEAD.unpack_from(self._map)
@@ -78,6 +84,7 @@ class CallRecord:
         return Head(
             pid=pid, generation=generation, step=step, step_began_ns=began, steps_done=done, commit_step=commit,
             stall_ns=stall, typical_step_ns=typical, yielded=yielded,
+            script_ended=bool(self._map[_SCRIPT_ENDED_AT]),
         )  # fmt: skip
 
     def add_group(self, name: str) -> int:
@@ -87,11 +94,11 @@ class CallRecord:
         else:
             row = min(self._rows, MAX_GROUPS - 1)
             self._rows += 1
-        _ROW.pack_into(self._map, _GROUPS_AT + row * _ROW.size, name.encode()[-48:], b"", 0, 0, 0, 0)
+        _ROW.pack_into(self._map, _GROUPS_AT + row * _ROW.size, name.encode(errors="backslashreplace")[-48:], b"", 0, 0, 0, 0)
         return row
 
     def rename_group(self, row: int, name: str) -> None:
-        struct.pack_into("<48s", self._map, _GROUPS_AT + row * _ROW.size, name.encode()[-48:])
+        struct.pack_into("<48s", self._map, _GROUPS_AT + row * _ROW.size, name.encode(errors="backslashreplace")[-48:])
 
     def remove_group(self, row: int) -> None:
         """Empties the row for another group; the last one is shared, and stays."""

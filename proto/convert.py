@@ -15,11 +15,13 @@ from typing import Any
 from google.protobuf.message import Message
 
 from deadpool.host.errors import ProtocolError
+from deadpool.host.text import printable
 from deadpool.proto import messages
 from deadpool.proto.generated import agent_pb2, common_pb2, rank_pb2, status_pb2
 from deadpool.proto.messages import status as status_messages
 
 _FIELDS: dict[Any, dict[str, Any]] = {}
+_JSON = ("config_json", "json")  # fields whose text is JSON of ours: ASCII, and whole or nothing
 _MODULES = (common_pb2, agent_pb2, rank_pb2, status_pb2)
 
 
@@ -56,9 +58,13 @@ def decode_rank_order(wire: rank_pb2.RankOrder) -> messages.RankOrder:
 
 
 def encode(message: Any) -> Any:
-    """Returns the protobuf message of the same name with the dataclass's values."""
+    """Returns the protobuf message of the same name with the dataclass's values; its texts are bounded and printable."""
     return _wire_class(type(message).__name__)(
-        **{name: _encode_value(getattr(message, name)) for name in _fields(type(message)) if getattr(message, name) is not None}
+        **{
+            name: value if name in _JSON else _encode_value(value)
+            for name in _fields(type(message))
+            if (value := getattr(message, name)) is not None
+        }
     )
 
 
@@ -81,8 +87,12 @@ def _decode_body(wire: Any) -> object:
 
 
 def _encode_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
     if isinstance(value, tuple):
         return [_encode_value(each) for each in value]
+    if isinstance(value, dict):
+        return {name: printable(text) for name, text in value.items()}
     return encode(value) if dataclasses.is_dataclass(value) else value
 
 

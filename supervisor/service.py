@@ -12,6 +12,7 @@ from deadpool.host.console import tell
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import convert
 from deadpool.proto.generated import agent_pb2, agent_pb2_grpc, status_pb2, status_pb2_grpc
+from deadpool.proto.grpc_options import SERVER_OPTIONS
 from deadpool.proto.messages import Hello
 from deadpool.proto.messages.status import Done, EventLine
 from deadpool.proto.secret import TOKEN_KEY, token_matches
@@ -20,6 +21,7 @@ from deadpool.supervisor.runtime import Runtime, Stream
 
 _MAX_PENDING = 20_000  # opens in a storm of agents; the C core's own limit of 1,000 would cancel the rest
 _OPTIONS = [
+    *SERVER_OPTIONS,
     ("grpc.server.max_pending_requests", _MAX_PENDING),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
     ("grpc.http2.min_ping_recv_interval_without_data_ms", 500),  # agents make sure that this machine is still there

@@ -12,26 +12,31 @@ import grpc
 
 from deadpool.proto.convert import decode_rank_order, encode_rank_message
 from deadpool.proto.generated import rank_pb2, rank_pb2_grpc
+from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.messages import RankMessage, RankOrder
 from deadpool.proto.secret import TOKEN_KEY
 
 log = logging.getLogger(__name__)
+_AGENT_DEATH_S = 1.0  # an agent that died has taken this process with it by then
 
 
 class Link:
     """`on_order` is called on the link's own thread, one order after the other. An agent that dies takes this process with it.
 
+    `on_lost(reason)`: called there too, once, when the line has broken between two live processes; nothing comes any more.
     `threads`: the link's and gRPC's; after `close` they end.
     """
 
-    def __init__(self, socket_path: Path, token: str, on_order: Callable[[RankOrder], None]) -> None:
+    def __init__(
+        self, socket_path: Path, token: str, on_order: Callable[[RankOrder], None], on_lost: Callable[[str], None]
+    ) -> None:
         self._outgoing: queue.SimpleQueue[RankMessage | None] = queue.SimpleQueue()
-        self._on_order = on_order
-        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.enable_http_proxy", 0)])
+        self._on_order, self._on_lost = on_order, on_lost
+        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=CHANNEL_OPTIONS)
         stub = rank_pb2_grpc.AgentStub(self._channel)
         before = set(threading.enumerate())
         self._orders = stub.Serve(self._messages(), metadata=[(TOKEN_KEY, token)])
-        self._closing = False
+        self._closing = threading.Event()
         threading.Thread(target=self._listen, name="deadpool-link", daemon=True).start()
         self.threads = [thread for thread in threading.enumerate() if thread not in before]
 
@@ -39,7 +44,7 @@ class Link:
         self._outgoing.put(message)
 
     def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         self._outgoing.put(None)
         self._channel.close()
 
@@ -48,9 +53,14 @@ class Link:
             yield encode_rank_message(message)
 
     def _listen(self) -> None:
+        reason = "the agent has closed it"
         try:
             for wire in self._orders:
                 self._on_order(decode_rank_order(wire))
         except grpc.RpcError as error:
-            if not self._closing:
-                log.error("the agent's line is closed: %s", error)
+            reason = f"{error.code().name}: {error.details()}"
+        except Exception as error:
+            log.exception("an order of the agent's cannot be obeyed")
+            reason = f"{type(error).__name__}: {error}"
+        if not self._closing.wait(_AGENT_DEATH_S):
+            self._on_lost(reason)

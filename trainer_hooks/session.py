@@ -7,6 +7,7 @@ finds by asking here. One lock guards the member's state; breaking the groups ha
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,6 +16,7 @@ from typing import NoReturn, assert_never
 
 from torch._C._distributed_c10d import TCPStore
 
+from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
@@ -54,7 +56,10 @@ STORE_TIMEOUT = timedelta(seconds=10)
 
 
 class Session:
-    """Made by join(). The constructor returns once the process has a role: at once for a rank, much later for a stand-in."""
+    """Made by join(). The constructor returns once the process has a role: immediately for a rank, much later for a stand-in.
+
+    UnavailableError: the agent refuses this process, or cannot be spoken with.
+    """
 
     def __init__(self, socket_path: Path, job_dir: Path, vault_dir: Path, node_id: str, keeping: Keeping) -> None:
         self.token = read_private(job_dir / "token")
@@ -69,12 +74,14 @@ class Session:
         self._role: Role | None = None
         self._plan: Reform | None = None
         self._reserved: Reserved | None = None
+        self._link_lost = ""  # why, while there is no role
         self._pid = os.getpid()
-        self._link = Link(socket_path, self.token, self._on_order)
+        self._link = Link(socket_path, self.token, self._on_order, self._on_link_lost)
         self._link.send(Register(pid=os.getpid(), version=own_version()))
         with self.changed:
-            self.changed.wait_for(lambda: self._role is not None)
-        assert self._role is not None
+            self.changed.wait_for(lambda: self._role is not None or self._link_lost)
+        if self._role is None:
+            raise UnavailableError(f"this node's agent gives this process no rank: {self._link_lost}")
         self.role: Role = self._role
         self.rank: int = self.role.rank
         self.world_size: int = self.role.world_size
@@ -192,6 +199,8 @@ class Session:
         if os.getpid() != self._pid:
             return  # a fork of the script's: connections and threads are not its own
         self.closed = True
+        if not hasattr(sys, "last_type"):  # no error has ended the script
+            self.record.end_script()
         if self._protection is not None:
             self._protection.close()
         if self.groups is not None:
@@ -228,6 +237,16 @@ class Session:
         for action in breaks:
             if self.groups is not None:
                 self.groups.break_generation(action.generation, action.reason)
+
+    def _on_link_lost(self, reason: str) -> None:
+        """The agent lives, and neither side hears the other any more: this process ends, and counts as a failed rank."""
+        with self.changed:
+            if self._role is None:
+                self._link_lost = reason
+                self.changed.notify_all()
+                return
+        tell(f"deadpool: rank {self._role.rank} has lost the connection to its agent ({reason}): this process ends")
+        os._exit(1)
 
     def _lose_network(self) -> None:
         if self.groups is not None:

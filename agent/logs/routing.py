@@ -46,11 +46,11 @@ def rank_routes(config: JobConfig, rank: int, generation: int, attempt: str, tem
     )
     return LogRoutes(
         name=f"{name}.log",
-        prefix=prefix.encode(),
+        prefix=prefix.encode(errors="surrogateescape"),  # as the template was given
         console=frozenset(stream for stream in _FILES if shown and (teed & stream or not redirected & stream)),
         files={stream: f"{folder}/{local_rank}/{file}" for stream, file in _FILES.items() if (teed | redirected) & stream},
         filters={
-            stream: (f"{folder}/filtered_{file}", tuple(word.encode() for word in words[stream]))
+            stream: (f"{folder}/filtered_{file}", tuple(word.encode(errors="surrogateescape") for word in words[stream]))
             for stream, file in _FILES.items()
             if words[stream] and teed & stream
         },

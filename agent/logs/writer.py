@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from deadpool.agent.logs.routing import LogRoutes
+from deadpool.host.text import printable
 
 _READ_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 14
@@ -220,7 +221,8 @@ class RankLog:
             shutil.copyfile(path, kept)
 
     def tail(self) -> str:
-        return b"\n".join(self._tail).decode(errors="replace")
+        """Returns the last lines, bounded and printable."""
+        return printable(b"\n".join(self._tail).decode(errors="replace"))
 
     async def drained(self) -> None:
         """Returns once the pipes are at their end; never, as long as some child of the process holds them open."""

@@ -18,6 +18,7 @@ from deadpool.agent.health.fd_exhaustion import RETRY_S, is_exhaustion, skipped_
 from deadpool.agent.logs.writer import RankLog
 from deadpool.agent.processes.environment import PROCESS
 from deadpool.agent.processes.warm import WarmProcess
+from deadpool.host.text import printable
 from deadpool.proto.warm_wire import ForkKind
 
 _DRAIN_S = 0.1  # a dead process's pipes are at their end at once, unless a child of its holds them open
@@ -268,20 +269,24 @@ def kill_children(timeout_s: float) -> None:
 def _read_error(path: Path) -> str:
     """Returns the traceback that the process (or torch's @record in it) has left in its error file, "" when there is none."""
     try:
-        message = json.loads(path.read_text())["message"]
+        return printable(_error_in(path.read_text(errors="replace")))
     except FileNotFoundError:
         return ""
-    except (ValueError, KeyError, TypeError):
-        return path.read_text(errors="replace")
     except OSError as error:
         return f"(not known: {error})"
     finally:
         path.unlink(missing_ok=True)
-    return (
-        str(message.get("extraInfo", {}).get("py_callstack") or message.get("message"))
-        if isinstance(message, dict)
-        else str(message)
-    )
+
+
+def _error_in(text: str) -> str:
+    """Returns the traceback, or what there is instead, in an error file of torchrun's format; the text of any other."""
+    try:
+        message = json.loads(text)["message"]
+        if not isinstance(message, dict):
+            return str(message)
+        return str(message.get("extraInfo", {}).get("py_callstack") or message.get("message"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return text
 
 
 def _kill_session(session: int) -> None:

@@ -21,6 +21,7 @@ from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.convert import decode_order, encode_agent_message
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.generated.agent_pb2_grpc import SupervisorStub
+from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Order, Welcome
 from deadpool.proto.secret import TOKEN_KEY
 
@@ -29,12 +30,12 @@ _STARTING_S = 10.0  # the first supervisor may be starting: nobody needs to hear
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MAX_S = 2.0
 _ENDPOINT_POLL_S = 0.02
-_CHANNEL_OPTIONS = (
+_OPTIONS = (
+    *CHANNEL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.use_local_subchannel_pool", 1),  # no backoff left over from the channel before
-    ("grpc.enable_http_proxy", 0),
 )
 _KEEPALIVE_OPTIONS = (  # a machine that is gone closes no connection
     ("grpc.keepalive_time_ms", 2000),
@@ -121,7 +122,7 @@ class SupervisorLink:
                     await asyncio.sleep(0.005)
 
     async def _converse(self, endpoint: str) -> None:
-        options = _CHANNEL_OPTIONS if self._discovery.local else (*_CHANNEL_OPTIONS, *_KEEPALIVE_OPTIONS)
+        options = _OPTIONS if self._discovery.local else (*_OPTIONS, *_KEEPALIVE_OPTIONS)
         async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
             call = SupervisorStub(channel).Attend(metadata=((TOKEN_KEY, self._token),))
             await call.write(encode_agent_message(self._conversation.hello(self._hello())))

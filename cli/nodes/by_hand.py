@@ -26,6 +26,7 @@ from deadpool.cli.plan.plan import LaunchPlan, Rendezvous
 from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.host.ports import why_taken
 from deadpool.proto.config import JobConfig
+from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.secret import read_private
 from deadpool.proto.terms import journal_folder, newest_endpoint, read_outcome
@@ -200,7 +201,7 @@ def running(config: JobConfig, rendezvous: Rendezvous, token: str) -> tuple[JobS
 
 def ask(endpoint: str, token: str, name: str) -> JobStatus | None:
     """Returns what a supervisor says there, None when none answers; ConfigError when what listens there is not ours."""
-    with grpc.insecure_channel(endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
         try:
             return client.Client(channel, token).status(timeout_s=_ASK_S)
         except grpc.RpcError as error:

@@ -242,7 +242,7 @@ class Stopped(_message.Message):
     def __init__(self) -> None: ...
 
 class RankExited(_message.Message):
-    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail", "step", "commit_step", "yielded")
+    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail", "step", "commit_step", "yielded", "script_ended")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +253,7 @@ class RankExited(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     YIELDED_FIELD_NUMBER: _ClassVar[int]
+    SCRIPT_ENDED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     pid: int
@@ -263,7 +264,8 @@ class RankExited(_message.Message):
     step: int
     commit_step: int
     yielded: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ...) -> None: ...
+    script_ended: bool
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., script_ended: _Optional[bool] = ...) -> None: ...
 
 class CheckpointWritten(_message.Message):
     __slots__ = ("step", "path", "error", "seconds")

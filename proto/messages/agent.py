@@ -123,7 +123,8 @@ class RankExited:
     `generation`: the newest one that this process had been told of (StartRanks, Assign, Quiesce), not a later one of the node.
     `signal`: its number, 0 when none. `error`: the traceback of an uncaught exception, "" when there was none.
     `log_tail`: the last lines of its log. `step`, `commit_step`: from its call record, which outlives it: the step that was in
-    progress and the newest commit that it knew of. `yielded`: as in RankPrepared, from there too.
+    progress and the newest commit that it knew of. `yielded`: as in RankPrepared, from there too. `script_ended`: the script had
+    ended by itself, without an error, and the process was exiting when it ended (perhaps by a signal).
     """
 
     generation: int
@@ -136,6 +137,7 @@ class RankExited:
     step: int = NO_STEP
     commit_step: int = NO_STEP
     yielded: int = NO_STEP
+    script_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import psutil
 from agents import RANK_SIDE, node_of, placement
 from launching import until
 
+from deadpool.host.text import TEXT_CHARS_MAX
 from deadpool.proto.messages import (
     Heartbeat,
     KillRanks,
@@ -243,3 +244,47 @@ def test_a_store_is_served_for_each_generation(tmp_path: Path) -> None:
         assert node.expect(StoreOpened).port in ports
         node.stop()
         assert agent.wait(10.0) == 0
+
+
+def test_what_a_rank_says_in_its_last_words_reaches_the_supervisor_whatever_it_is(tmp_path: Path) -> None:
+    script = """
+    import json, os
+    if os.environ["RANK"] == "0":
+        raise RuntimeError("cannot decode " + os.fsdecode(b"img_\\xff\\xfe.png") + "x" * 6_000_000)
+    if os.environ["RANK"] == "1":
+        print("\\x1b[31mno \\udcff", "y" * 50_000, flush=True)
+    open(os.environ["TORCHELASTIC_ERROR_FILE"], "wb").write(b'{"message": {"extraInfo": 7, "\\xff')
+    os._exit(3)
+    """
+    with node_of(tmp_path, script, nproc_per_node=3) as node:
+        node.start_agent()
+        node.start_ranks(0, 1, 2)
+        ends = {end.rank: end for end in (node.expect(RankExited) for _ in range(3))}
+        assert all(len(text) <= TEXT_CHARS_MAX + 60 for end in ends.values() for text in (end.error, end.log_tail))
+        assert "RuntimeError: cannot decode img_\\udcff\\udcfe.pngxxx" in ends[0].error
+        assert "\x1b" not in ends[1].log_tail
+        assert ends[2].error.startswith('{"message": {"extraInfo": 7')
+        node.stop()
+
+
+def test_a_rank_that_lives_on_without_its_stream_is_killed_unless_its_script_has_ended(tmp_path: Path) -> None:
+    script = (
+        RANK_SIDE
+        + """
+role = hear(m.Role)
+record(role.rank, generation=1)
+if role.rank == 1:
+    CallRecord(record_path(Path(os.environ["DEADPOOL_VAULT_DIR"]), 1), create=False).end_script()
+_channel.close()
+if role.rank == 0:
+    time.sleep(600)
+time.sleep(5)
+"""
+    )
+    with node_of(tmp_path, script, nproc_per_node=2) as node:
+        node.start_agent()
+        node.start_ranks(0, 1)
+        ends = {end.rank: end for end in (node.expect(RankExited) for _ in range(2))}
+        assert (ends[0].signal, ends[0].script_ended) == (9, False)
+        assert (ends[1].exit_code, ends[1].script_ended) == (0, True)
+        node.stop()

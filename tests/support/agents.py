@@ -192,7 +192,7 @@ class Node:
                 sys.executable, "-P", "-m", "deadpool.agent.main", "--job-dir", str(self.job_dir), "--node-id", node_id,
                 "--hint", str(hint), *more,
             ],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", cwd=self.folder,
         )  # fmt: skip
         self.agents.append(agent)
         return agent

@@ -95,13 +95,16 @@ def _run(body: Callable[[], None]) -> None:
     code = 0
     try:
         body()
-    except SystemExit:
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            sys.last_type = SystemExit  # an ending with an error, for whoever asks while the process exits
         raise
     except BaseException as error:
         frame = error.__traceback__
         while frame is not None and frame.tb_frame.f_code.co_filename == __file__:
             frame = frame.tb_next
         _report(error.with_traceback(frame))
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, frame  # as the interpreter does
         sys.excepthook(type(error), error, frame)
         code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     sys.exit(code)

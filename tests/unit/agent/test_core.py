@@ -1,6 +1,7 @@
 """The agent's decisions: the fence, who plays which rank, what follows an exit, when stand-ins are made, what strikes when."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -339,7 +340,7 @@ def test_the_end_is_obeyed_once_and_nothing_after_it() -> None:
     ],
 )
 def test_an_injection_is_due_in_the_middle_of_its_step(
-    kind: str, target: int, step: int, head: dict[str, int], due: bool
+    kind: str, target: int, step: int, head: dict[str, Any], due: bool
 ) -> None:
     node = Node()
     node.run(node.start(0, 1))

@@ -1,6 +1,7 @@
 """The call record: what a rank writes, its agent reads, at any moment and after the rank's death."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ def test_a_reader_sees_what_the_writer_wrote(path: Path) -> None:
     )
     writer.write_head(head)
     assert reader.head() == head
+    writer.end_script()
+    writer.write_head(head)
     writer.close()
-    assert reader.head() == head
+    assert reader.head() == replace(head, script_ended=True)
     reader.close()
 
 

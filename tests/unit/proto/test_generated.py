@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import deadpool
 from deadpool.host.errors import ProtocolError
+from deadpool.host.text import TEXT_CHARS_MAX, printable
 from deadpool.proto import convert, messages
 from deadpool.proto.generated import agent_pb2, common_pb2, rank_pb2, status_pb2
 from deadpool.proto.messages import status as status_messages
@@ -56,7 +57,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.builds(typing.cast(type, hint), **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)})
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return st.sampled_from(hint)
-    return {int: INT64, float: st.floats(allow_nan=False), bool: st.booleans(), str: st.text(st.characters(codec="utf-8"))}[hint]
+    return {int: INT64, float: st.floats(allow_nan=False), bool: st.booleans(), str: st.text().map(printable)}[hint]
 
 
 def test_the_committed_code_is_what_protoc_makes(tmp_path: Path) -> None:
@@ -141,3 +142,28 @@ def test_an_empty_envelope_is_refused(name: str) -> None:
     module = next(module for module in MODULES if hasattr(module, name))
     with pytest.raises(ProtocolError, match=name):
         ENVELOPES[name][2](getattr(module, name)())
+
+
+@pytest.mark.parametrize("text", ["img_\udcff.png", "\x1b[2J", "x" * 6_000_000])
+def test_no_text_keeps_a_message_from_being_sent(text: str) -> None:
+    said = messages.RankExited(generation=1, rank=0, pid=1, exit_code=1, error=text, log_tail=text)
+    wire = convert.encode_agent_message(said)
+    assert wire.ByteSize() < 3 * TEXT_CHARS_MAX
+    heard = convert.decode_agent_message(agent_pb2.AgentMessage.FromString(wire.SerializeToString()))
+    assert isinstance(heard, messages.RankExited)
+    assert heard.error == heard.log_tail == printable(text)
+
+
+def test_the_values_of_an_environment_are_printable_too() -> None:
+    role = messages.Role(
+        generation=1, rank=0, local_rank=0, world_size=1, muted=False, store_host="", store_port=0, hint_step=0,
+        placement=messages.Placement(rank=0, local_rank=0, node_id="n", node_rank=0), environment={"ROLE_NAME": "a\udcff"},
+    )  # fmt: skip
+    heard = convert.decode_rank_order(convert.encode_rank_order(role))
+    assert isinstance(heard, messages.Role)
+    assert heard.environment == {"ROLE_NAME": r"a\udcff"}
+
+
+def test_a_long_configuration_is_not_cut() -> None:
+    welcome = messages.Welcome(config_json="x" * (2 * TEXT_CHARS_MAX), generation=1)
+    assert convert.decode_order(convert.encode_order(welcome)) == welcome

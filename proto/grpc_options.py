@@ -1,0 +1,9 @@
+"""What every gRPC channel and server of ours is made with."""
+
+# An order to 2,048 nodes of 8 ranks, or their status, has some MB: gRPC takes 4 by default. Texts are bounded (host/text.py).
+MESSAGE_BYTES_MAX = 64 << 20
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+CHANNEL_OPTIONS = (*SERVER_OPTIONS, ("grpc.enable_http_proxy", 0))
