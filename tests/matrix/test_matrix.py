@@ -8,23 +8,14 @@ and peers in a new process, from a persistent checkpoint. `make test` has a choi
 from collections.abc import Callable, Collection
 
 import pytest
-from matrix_choice import SHARDED, Cell, Outcome, all_cells, name, pairwise
+from matrix_choice import Cell, Outcome, all_cells, name, pairwise
 
 Run = Callable[[str, Collection[str]], Outcome]
 
 pytestmark = pytest.mark.timeout(180)
 
-UNSHARDED = "after a forward without a backward FSDP2 shows unsharded parameters"
-BUFFERS = "DDP's note that its next forward broadcasts the buffers is not restored"
-LBFGS = "tensors in LBFGS' state are made with the parameter's placements, which are not theirs"
 # What fails today because of a known fault: the pieces that meet it, and what it is.
-KNOWN: dict[frozenset[str], str] = {
-    frozenset({"growing"}): "a buffer that is replaced or grows is not what the restore writes to",
-    frozenset({"group-added"}): "the number of parameter groups is not restored",
-    **{frozenset({each, "evaluation"}): UNSHARDED for each in ("fsdp", "hsdp", "tp-fsdp")},
-    **{frozenset({each, "evaluation", norm}): BUFFERS for each in ("ddp", "zero") for norm in ("batchnorm", "syncbn")},
-    **{frozenset({each, "lbfgs"}): LBFGS for each in SHARDED},
-}
+KNOWN: dict[frozenset[str], str] = {}
 
 
 def params(cells: list[Cell], *more: pytest.MarkDecorator) -> list[object]:

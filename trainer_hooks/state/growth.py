@@ -2,22 +2,20 @@
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
-from copy import copy, deepcopy
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from deadpool.trainer_hooks.state import random_state
 from deadpool.trainer_hooks.state.items import local_part
 
 _TENSORS_IF_UNKNOWN = 2  # what Adam holds for each parameter
 
 
 def expected_growth(optimizers: Iterable[Optimizer]) -> tuple[int, int]:
-    """Returns (items, bytes) that the first step will add to the state of these optimizers."""
+    """Returns (items, bytes) that the first step will add to the state of these optimizers. On any thread: it touches nothing."""
     items = size_bytes = 0
-    before = random_state.capture()
     for optimizer in optimizers:
         fresh = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if not optimizer.state.get(parameter)
@@ -27,7 +25,6 @@ def expected_growth(optimizers: Iterable[Optimizer]) -> tuple[int, int]:
         for tensor in _tensors_after_a_step(optimizer, fresh):
             items += 1
             size_bytes += tensor.numel() * tensor.element_size() + 64
-    random_state.restore(before)  # the training's own steps must draw what they would have drawn
     return items, size_bytes
 
 
@@ -39,7 +36,7 @@ def _tensors_after_a_step(optimizer: Optimizer, parameters: list[Tensor]) -> lis
     """Returns the state tensors (without memory) that one step makes for these parameters.
 
     The step runs on a copy of the optimizer with parameters on the meta device. An optimizer that cannot run there (it looks at
-    values, it is not in the mood) or that cannot be copied is taken to hold as much as Adam.
+    values, it wants to be told that training begins) or that cannot be copied is taken to hold as much as Adam.
     """
     stand_ins = {parameter: _on_meta(parameter) for parameter in parameters}
     try:
@@ -59,7 +56,7 @@ def _tensors_after_a_step(optimizer: Optimizer, parameters: list[Tensor]) -> lis
 def _clone(optimizer: Optimizer, stand_ins: dict[Tensor, Tensor]) -> Optimizer:
     """Returns a copy that shares nothing with the optimizer which a step might change, with these parameters in its groups."""
     memo = {id(parameter): stand_in for parameter, stand_in in stand_ins.items()}
-    clone = copy(optimizer)
+    clone: Optimizer = object.__new__(type(optimizer))  # copy() would change the defaults, which both have (__setstate__)
     clone.__dict__ = {
         name: value if name in ("state", "param_groups") or callable(value) else deepcopy(value, memo)
         for name, value in vars(optimizer).items()

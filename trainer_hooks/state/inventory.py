@@ -102,21 +102,18 @@ class Inventory:
         )
 
     def structure(self, first: First) -> Structure:
+        modelled = {path: tensor for path, tensor in sorted(self.tensors.items()) if not path.startswith(STATE)}
         return Structure(
             modules=tuple(self.modules),
-            frozen=tuple(
-                path for path, tensor in self.tensors.items() if path.startswith(PARAMETER) and not tensor.requires_grad
-            ),
-            empty=tuple(self.empty),
-            transient=tuple(path for path, place in self.places.items() if place.is_buffer and place.is_transient),
+            frozen=tuple(path for path, tensor in modelled.items() if path.startswith(PARAMETER) and not tensor.requires_grad),
+            empty=tuple(sorted(self.empty)),
+            transient=tuple(sorted(path for path, place in self.places.items() if place.is_buffer and place.is_transient)),
             ties=self.ties,
             groups={
                 name: tuple(tuple(self.names.of(parameter) for parameter in group["params"]) for group in optimizer.param_groups)
                 for name, optimizer in self.optimizers.items()
             },
-            reshaped=tuple(
-                path for path, tensor in self.tensors.items() if not path.startswith(STATE) and first.has_other_form(path, tensor)
-            ),
+            reshaped=tuple(path for path, tensor in modelled.items() if first.has_other_form(path, tensor)),
             kinds=dict(self._kinds()),
         )
 

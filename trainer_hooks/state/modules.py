@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 
 PARAMETER, BUFFER = "model/", "buffer/"
 
@@ -106,6 +107,24 @@ def drop_gathered(modules: Iterable[nn.Module]) -> None:
             record.unsharded_accumulated_grad = None
             if hasattr(record, "_unsharded_param"):
                 record._unsharded_param.grad = None
+
+
+def conditions(modules: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """Returns what decides how these modules compute next and lies in no state_dict: which of them train ("1"), and whether the
+    next forward of each DistributedDataParallel begins with a broadcast of buffers.
+    """
+    return {
+        "training": "".join("1" if module.training else "0" for module in modules.values()),
+        "broadcasts": [each.require_forward_param_sync for each in modules.values() if isinstance(each, DistributedDataParallel)],
+    }
+
+
+def restore_conditions(modules: Mapping[str, nn.Module], saved: Mapping[str, Any]) -> None:
+    for module, training in zip(modules.values(), saved["training"], strict=True):
+        module.training = training == "1"
+    replicated = [each for each in modules.values() if isinstance(each, DistributedDataParallel)]
+    for each, broadcasts in zip(replicated, saved["broadcasts"], strict=True):
+        each.require_forward_param_sync = broadcasts
 
 
 def _parameter_groups(modules: Iterable[nn.Module]) -> Iterator[Any]:

@@ -25,10 +25,10 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """All by path. `frozen`: parameters without requires_grad; `empty`: places of None; `transient`: buffers that are not in the
-    modules' state_dict; `ties`: path -> the path of the item that lies there as well; `groups`: for each optimizer the names of
-    the parameters in each group; `reshaped`: parameters and buffers that have come, or have another shape or type, since the
-    state was registered; `kinds`: of tensors.
+    """All by path, sorted. `frozen`: parameters without requires_grad; `empty`: places of None; `transient`: buffers that are not
+    in the modules' state_dict; `ties`: path -> the path of the item that lies there as well; `groups`: for each optimizer the
+    names of the parameters in each group; `reshaped`: parameters and buffers that have come, or have another shape or type, since
+    the state was registered; `kinds`: of tensors.
     """
 
     modules: tuple[str, ...]
@@ -42,7 +42,7 @@ class Structure:
 
     def to_tensor(self) -> Tensor:
         """Returns it as uint8 bytes."""
-        packed = zlib.compress(json.dumps(asdict(self), separators=(",", ":")).encode())
+        packed = zlib.compress(json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode())
         return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
 
     @classmethod

@@ -20,7 +20,7 @@ from deadpool.trainer_hooks.state.fit import Fitting
 from deadpool.trainer_hooks.state.inventory import First, Inventory
 from deadpool.trainer_hooks.state.items import Held, type_name
 from deadpool.trainer_hooks.state.metadata import GAPS, Meta
-from deadpool.trainer_hooks.state.modules import drop_gathered
+from deadpool.trainer_hooks.state.modules import conditions, drop_gathered, restore_conditions
 from deadpool.trainer_hooks.state.storable import decode, encode
 from deadpool.trainer_hooks.state.structure import Structure
 
@@ -68,7 +68,7 @@ class TrainingState:
         left_out: list[str] = []
         meta: Meta = {
             "structure": self._packed_structure(),
-            "training": "".join("1" if module.training else "0" for module in now.modules.values()),
+            "conditions": conditions(now.modules),
             "modules": {
                 path: encode(module.get_extra_state(), f"{path}.get_extra_state()", left_out)
                 for path, module in now.stateful_modules
@@ -103,8 +103,7 @@ class TrainingState:
     def restore_meta(self, meta: Meta) -> None:
         """Restores what is not a tensor, into a process that was made to fit. The random generators come last."""
         now = self._inventory()
-        for module, training in zip(now.modules.values(), meta["training"], strict=True):
-            module.training = training == "1"
+        restore_conditions(now.modules, meta["conditions"])
         for path, module in now.stateful_modules:
             if path in meta["modules"]:
                 module.set_extra_state(decode(meta["modules"][path]))
