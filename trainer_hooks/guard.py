@@ -29,6 +29,7 @@ from deadpool.proto.vault.layout import Tables
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints.format import restore_tables
 from deadpool.trainer_hooks.checkpoints.resume import agree
+from deadpool.trainer_hooks.ddp_reducers import DDP, DdpReducers
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -74,14 +75,20 @@ class Loop(Protocol):
 
 
 class Guard:
-    """Protects one training state. Use `run`, or `step` in a loop of your own. All methods are for the main thread."""
+    """Protects one training state. Use `run`, or `step` in a loop of your own. All methods are for the main thread.
+
+    ConfigError when a model cannot be brought back as it was.
+    """
 
     def __init__(self, session: Session, state: TrainingState, optimizers: list[Optimizer], engine: Engine) -> None:
         self.next_step = 0
         self._session, self._state = session, state
         self._member = session.member
+        self._reducers = DdpReducers(state.models)
+        if self._reducers:
+            state.extra = {**state.extra, DDP: self._reducers}
         self._protection = Protection(session, state, engine, on_commit=lambda: self._write_record(self.next_step))
-        self._recovery = Recovery(session, state, self._protection)
+        self._recovery = Recovery(session, state, self._protection, self._reducers)
         self._opened = False
         self._rehearsing = False
         self._resumed_from: Path | None = None
@@ -246,6 +253,7 @@ class Guard:
             return
         if not self._protection.restore_own():
             self._load()
+        self._reducers.settle()
         with self._session.changed:
             self._member.dirty = False
         self._rehearsing = False

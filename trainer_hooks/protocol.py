@@ -31,7 +31,7 @@ from deadpool.proto.messages import (
 )
 from deadpool.proto.vault.slots import StateId
 
-REHEARSALS = 2  # DDP rebuilds its buckets in its second forward, once; kernels compile and allocators warm up in the first
+REHEARSALS = 2  # kernels compile and allocators warm up in them
 
 
 class RankPhase(StrEnum):
@@ -90,7 +90,7 @@ class Member:
 
     @property
     def rehearsed(self) -> bool:
-        """Whether this process may go live with others that have stepped: one that may not would rebuild DDP's buckets alone.
+        """Whether this process may go live with others that have stepped, and does not keep them waiting in its first steps.
 
         Until then it makes further attempts, muted, whose outcome is discarded: also out of a generation that has broken early.
         """

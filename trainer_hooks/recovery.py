@@ -6,6 +6,7 @@ import os
 from deadpool.host.errors import DeadpoolError
 from deadpool.proto.messages import BadCopy, RankReformed, RankRestored, Reform, Source, SourceKind
 from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.ddp_reducers import DdpReducers
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.restore import BadCopiesError, Restored, from_elsewhere, from_own_slot
 from deadpool.trainer_hooks.session import Session
@@ -18,8 +19,8 @@ _REFORM_SHARE = 5 / 6  # of the supervisor's deadline: a rank that cannot open i
 class Recovery:
     """For the main thread, out of the step."""
 
-    def __init__(self, session: Session, state: TrainingState, protection: Protection) -> None:
-        self._session, self._state, self._protection = session, state, protection
+    def __init__(self, session: Session, state: TrainingState, protection: Protection, reducers: DdpReducers) -> None:
+        self._session, self._state, self._protection, self._reducers = session, state, protection, reducers
         self._bad_copies: tuple[BadCopy, ...] = ()
 
     def run(self) -> Reform:
@@ -48,6 +49,9 @@ class Recovery:
             phase = "restore"
             source = next(source for source in plan.sources if source.rank == session.rank)
             state, restored = self._restore(plan, source)
+            session.open().rehearse(True)
+            self._reducers.settle()
+            session.open().rehearse(False)
         except (DeadpoolError, RuntimeError, OSError) as error:
             log.warning("generation %d: %s failed: %s", plan.generation, phase, error)
             bad_copies, conflicts = (error.copies, error.conflicts) if isinstance(error, BadCopiesError) else ((), ())

@@ -98,10 +98,10 @@ class Run:
             return PlainGuard()
         try:
             state = TrainingState(models=models, optimizers=optimizers, extra=dict(extra or {}), strict=strict)
+            return Guard(self._session, state, list(optimizers.values()), engine_for(self.device))
         except ConfigError as error:
             self._session.refuse(str(error))
             raise
-        return Guard(self._session, state, list(optimizers.values()), engine_for(self.device))
 
 
 class PlainGuard:

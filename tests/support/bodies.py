@@ -1,7 +1,8 @@
 """A training whose loop body does what people do there, for tests that kill a rank in the middle of each.
 
 After each step the losses are averaged for the log, after some there is an evaluation or a checkpoint of the script's own; one
-rank decides when to stop, and tells the others; then comes a test. `--die PLACE STEP`: the last rank kills itself there, once.
+rank decides when to stop, and tells the others; then comes a test. A second model is trained in every fourth step only: its DDP
+is in another condition than the first one's. `--die PLACE STEP`: the last rank kills itself there, once.
 """
 
 import argparse
@@ -54,9 +55,10 @@ def main() -> None:
     run = deadpool.join()
     torch.manual_seed(0)
     model = DistributedDataParallel(Model())
-    optimizer = torch.optim.AdamW(model.parameters())
+    critic = DistributedDataParallel(Model(), static_graph=True, bucket_cap_mb=0.0005)
+    optimizer, second = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(critic.parameters())
     torch.manual_seed(1 + run.rank)
-    guard = run.protect(model=model, optimizer=optimizer)
+    guard = run.protect(model={"model": model, "critic": critic}, optimizer={"optimizer": optimizer, "second": second})
 
     def die(place: str, step: int) -> None:
         mark = Path(f"died-{place}-{step}")
@@ -71,6 +73,10 @@ def main() -> None:
         loss = functional.mse_loss(model(inputs), inputs)
         torch.autograd.backward(loss)
         optimizer.step()
+        if step % 4 == 3:
+            second.zero_grad()
+            torch.autograd.backward(critic(inputs).square().mean())
+            second.step()
         die("step", step)
         return loss.detach()
 
@@ -101,7 +107,7 @@ def main() -> None:
             break
     die("test", step)
     append(Path("losses"), rank=run.rank, step=2000, loss=evaluate(-1).hex())
-    append(Path("digests"), rank=run.rank, digest=digest(model.module))
+    append(Path("digests"), rank=run.rank, digest=digest(model.module) + digest(critic.module))
     saved = {"model": Model().state_dict()}
     load(saved, checkpoint_id="saved-5")
     append(Path("digests"), rank=run.world_size + run.rank, digest=str({k: v.sum().item() for k, v in saved["model"].items()}))

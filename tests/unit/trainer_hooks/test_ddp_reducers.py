@@ -1,0 +1,112 @@
+"""DDP's layout of buckets goes back to what it was in any state, from any other, and what it sums is right."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket, HashStore
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from deadpool.host.errors import ConfigError, SnapshotError
+from deadpool.trainer_hooks.ddp_reducers import DdpReducers
+
+INPUTS = torch.randn(4, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def wrapped(**options: Any) -> DistributedDataParallel:
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 4))
+    return DistributedDataParallel(model, bucket_cap_mb=0.002, **options)
+
+
+def gradients(ddp: DistributedDataParallel, model: nn.Module) -> list[Tensor]:
+    torch.autograd.backward(model(INPUTS).sum())
+    found = [parameter.grad.clone() for parameter in ddp.parameters() if parameter.grad is not None]
+    for parameter in ddp.parameters():
+        parameter.grad = None
+    return found
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"static_graph": True}, {"gradient_as_bucket_view": True}], ids=["plain", "static", "bucket-view"]
+)
+def test_every_condition_is_reached_from_every_other(options: dict[str, Any]) -> None:
+    first, second = wrapped(**options), wrapped(**options)
+    trained, other = DdpReducers({"model": first}), DdpReducers({"model": second})
+    states = [trained.state_dict()]
+    for _ in range(4):
+        gradients(first, first)
+        states.append(trained.state_dict())
+    assert [state["model"]["made"] for state in states][-1]
+    for state in (*states, *reversed(states)):
+        other.load_state_dict(state)
+        other.settle()
+        assert other.state_dict() == state
+    for state in states:
+        other.load_state_dict(state)
+        other.settle()
+        for _ in range(3):
+            assert all(map(torch.equal, gradients(second, second), gradients(second, second.module)))
+        assert other.state_dict() == states[-1]
+
+
+def test_an_order_that_the_process_would_not_have_come_to_itself() -> None:
+    ddp = wrapped()
+    reducers = DdpReducers({"model": ddp})
+    rank_0s = {"model": {"passes": 0, "made": True, "order": "0 2, 1 3 5 4"}}
+    reducers.load_state_dict(rank_0s)
+    reducers.settle()
+    assert reducers.state_dict() == rank_0s
+
+
+def test_a_communication_hook_lives_on() -> None:
+    ddp = wrapped()
+    seen = []
+
+    def hook(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        seen.append(bucket.index())
+        return bf16_compress_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]
+
+    ddp.register_comm_hook(None, hook)
+    reducers = DdpReducers({"model": ddp})
+    gradients(ddp, ddp)
+    reducers.load_state_dict({"model": {"passes": 0, "made": False, "order": ""}})
+    reducers.settle()
+    seen.clear()
+    gradients(ddp, ddp)
+    assert seen
+
+
+def test_a_hook_with_a_state_of_its_own_is_refused() -> None:
+    ddp = wrapped()
+    ddp.register_comm_hook(PowerSGDState(None), powerSGD_hook)
+    with pytest.raises(ConfigError, match=r"DDP model.0 has the communication hook powerSGD_hook, which keeps a state"):
+        DdpReducers({"model": nn.Sequential(ddp)})
+
+
+def test_what_cannot_be_brought_back_is_said() -> None:
+    ddp = wrapped()
+    reducers = DdpReducers({"model": ddp})
+    ddp.module[0].weight.requires_grad_(False)
+    reducers.load_state_dict({"model": {"passes": 1, "made": False, "order": "5 4 3 2 1 0"}})
+    with pytest.raises(SnapshotError, match="frozen"):
+        reducers.settle()
+
+
+def test_a_ddp_that_looks_for_unused_parameters_keeps_its_layout() -> None:
+    ddp = wrapped(find_unused_parameters=True)
+    reducers = DdpReducers({"model": ddp})
+    before = reducers.state_dict()
+    gradients(ddp, ddp)
+    assert reducers.state_dict() == before
