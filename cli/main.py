@@ -203,7 +203,7 @@ _KINDS = "\n".join(f"  {kind:<22}{fault.does}" for kind, fault in FAULTS.items()
 @commands.command(epilog=f"\b\nKinds:\n{_KINDS}")
 @click.argument("kind", metavar="KIND", type=click.Choice(tuple(FAULTS)))
 @click.argument("target", metavar="[TARGET]", type=click.IntRange(min=0), required=False)
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Strike in the middle of this step.  [default: now]")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Inject it in the middle of this step.  [default: now]")
 @job_option
 def inject(kind: str, target: int | None, step: int | None, job_id: str | None) -> None:
     """Inject a failure: KIND, and its TARGET: a rank, or a node's launch index."""

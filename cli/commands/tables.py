@@ -124,10 +124,10 @@ def _recoveries(recoveries: tuple[RecoveryRecord, ...]) -> Table:
     table = Table("g", "recovery", "total", box=box.SIMPLE_HEAD)
     for each in recoveries:
         ranks = f"rank{'' if len(each.ranks) == 1 else 's'} {', '.join(map(str, each.ranks))}"
-        afresh = each.resume_step == NO_STEP
-        place = f"spare {each.spare} took {ranks}, " if each.spare else "" if afresh else f"{ranks} back in place, "
+        from_scratch = each.resume_step == NO_STEP
+        place = f"spare {each.spare} took {ranks}, " if each.spare else "" if from_scratch else f"{ranks} back in place, "
         phases = "  ".join(f"{phase}\N{NO-BREAK SPACE}{getattr(each.phases_s, phase):.3f}" for phase in _PHASES)
-        resumed = "all ranks restarted" if afresh else f"resumed at step {each.resume_step}, {each.steps_reexecuted} again"
+        resumed = "all ranks restarted" if from_scratch else f"resumed at step {each.resume_step}, {each.steps_reexecuted} again"
         what = f"{each.failure_class}: {each.cause}\n{place}{resumed}"
         table.add_row(str(each.generation), f"{what}\n{phases}", f"{each.total_s:.3f} s")
     return table

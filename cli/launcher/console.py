@@ -1,4 +1,4 @@
-"""What a person at the launcher's console is told of a job: its events, a calm line for each that matters."""
+"""What the launcher's console shows of a job: a calm line for each event that matters."""
 
 import json
 from pathlib import Path

@@ -123,6 +123,7 @@ class LaunchedJob:
         with self._signals_noted():
             try:
                 self._nodes.open()
+                clear_journal(journal_folder(self._config))
                 if greeting:
                     self._say(greeting)
                 self._start()
@@ -136,7 +137,6 @@ class LaunchedJob:
     def _start(self) -> None:
         """Starts the supervisor and the agents, which wait for one that listens: all start at the same time."""
         folder = journal_folder(self._config)
-        clear_journal(folder)
         if self._nodes.shares_folder:
             share(self._folder, folder)
         for_agents: list[str] = []
@@ -167,7 +167,7 @@ class LaunchedJob:
         self._children.start(SUPERVISOR, [*module_command("deadpool.supervisor.main"), *own])
 
     def _attend(self) -> None:
-        """Returns when the supervisor has ended, was told to end and did not, or a second signal asks for an end at once."""
+        """Returns when the supervisor has ended, was told to end and did not, or a second signal asks for an immediate end."""
         stop_by = alone_until = None
         while self._exit_code is None and self._patient:
             self._wait(_POLL_S)
@@ -230,7 +230,7 @@ class LaunchedJob:
 
     def _reason_to_stop(self, *, alone: bool) -> str:
         if self._signals:
-            return f"{signal.Signals(self._signals[0]).name} (once more: at once)"
+            return f"{signal.Signals(self._signals[0]).name} (once more: immediately)"
         if alone:
             self._verdict = self._verdict or 1
             return "no node is left"

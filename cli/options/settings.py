@@ -11,13 +11,13 @@ import click
 
 from deadpool.cli.options import torchrun
 from deadpool.cli.options.setting import Setting
-from deadpool.cli.options.types import RulesFile, host_names, path_text, seconds
+from deadpool.cli.options.types import RulesFile, host_names, path_text, seconds, whole_number
 from deadpool.proto.config import OnExhausted
 
 _SECONDS: dict[str, Any] = {"type": seconds(), "metavar": "SECONDS", "unit": "s"}
-_NUMBER: dict[str, Any] = {"type": click.IntRange(min=0), "metavar": "N"}
+_NUMBER: dict[str, Any] = {"type": whole_number(), "metavar": "N"}
 _STEPS: dict[str, Any] = {**_NUMBER, "unit": "steps"}
-_PORT: dict[str, Any] = {"type": click.IntRange(1, 65535), "metavar": "PORT"}
+_PORT: dict[str, Any] = {"type": whole_number(at_least=1, at_most=65535), "metavar": "PORT"}
 _FLAG: dict[str, Any] = {"type": bool, "default": False}
 
 NODES_AND_RANKS = (
@@ -44,8 +44,8 @@ NODES_AND_RANKS = (
 
 FAILURES_AND_TIMEOUTS = (
     Setting(field="replicas", name="replicas", **_NUMBER,
-            help="Copies of each unique shard on other nodes; each survives one more node lost at once, and costs its size in "
-                 "memory and in network traffic every step."),
+            help="Copies of each unique shard on other nodes; each survives one more node lost at the same time, and costs its "
+                 "size in memory and in network traffic every step."),
     Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
             help="A node died and no spare is left: wait for one, or end the job."),
     Setting(field="verify_every", name="verify-every", **_STEPS,
@@ -91,7 +91,7 @@ CHECKPOINTS = (
                  "all nodes see."),
     Setting(field="checkpoint_every", name="checkpoint-every", **_STEPS,
             help="Write one every N steps, off the critical path. 0: only when the job ends or is stopped, and at SIGUSR1."),
-    Setting(field="keep", name="keep", type=click.IntRange(min=1), metavar="N", help="Checkpoints to keep."),
+    Setting(field="keep", name="keep", type=whole_number(at_least=1), metavar="N", help="Checkpoints to keep."),
     Setting(field="resume", name="resume", type=path_text, metavar="auto|never|PATH",
             help="Start from the newest checkpoint in --checkpoint-dir that can be read, from nothing, or from that checkpoint."),
     Setting(field="checkpoint_timeout_s", name="checkpoint-timeout", **_SECONDS,
@@ -101,7 +101,7 @@ CHECKPOINTS = (
 LOGS = (
     Setting(field="log_dir", name="log-dir", type=path_text, torchrun=True, metavar="DIR", default_is="logs/JOB",
             help="A log file for each rank, and events.jsonl."),
-    Setting(field="log_bytes_max", name="log-bytes-max", type=click.IntRange(min=1 << 16), metavar="BYTES", unit="bytes",
+    Setting(field="log_bytes_max", name="log-bytes-max", type=whole_number(at_least=1 << 16), metavar="BYTES", unit="bytes",
             help="Size at which a log file becomes FILE.1, and the FILE.1 before is gone."),
     Setting(field="summary_json", name="summary-json", type=click.Path(dir_okay=False), metavar="FILE",
             help="Write there at the end: steps, recoveries with their phases, exposed stall."),

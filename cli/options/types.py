@@ -31,6 +31,21 @@ def seconds(*, at_least: float | None = None) -> Callable[[Any], float]:
     return seconds_type
 
 
+def whole_number(*, at_least: int = 0, at_most: int | None = None) -> Callable[[Any], int]:
+    """Returns the type of a whole number in that range."""
+    wanted = f"{at_least} or more" if at_most is None else f"{at_least} to {at_most}"
+
+    def whole_number_type(text: str | int) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,18}", str(text).strip()):
+            raise click.BadParameter(f"{text}: write a whole number, {wanted}")
+        value = int(text)
+        if value < at_least or (at_most is not None and value > at_most):
+            raise click.BadParameter(f"{text}: must be {wanted}")
+        return value
+
+    return whole_number_type
+
+
 def path_text(text: str) -> str:
     """Returns the path without what means nothing in it, as text; "" for none."""
     return str(PurePath(text)) if text else ""

@@ -1,14 +1,17 @@
 """Do a job's values go together? What fits no other value is refused before anything is started."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from deadpool.host.errors import ConfigError
 from deadpool.proto.config import Injection, JobConfig
 from deadpool.proto.faults import FAULTS, Target
 
+_NODES_HERE_MAX, _RANKS_PER_NODE_MAX = 1024, 1024  # more are a slip of the keyboard
+
 
 def check_consistency(config: JobConfig, given: Collection[str]) -> None:
     """Raises ConfigError for values that fit each by itself but not together. `given`: the fields that the user has set."""
+    _check_sizes(config)
     _check_times(config)
     if not config.checkpoint_dir:
         for field, option in (("checkpoint_every", "--checkpoint-every"), ("keep", "--keep")):
@@ -16,6 +19,25 @@ def check_consistency(config: JobConfig, given: Collection[str]) -> None:
                 raise ConfigError(f"{option} {getattr(config, field)}: say where the checkpoints go with --checkpoint-dir")
     for injection in config.injections:
         _check_target(injection, config)
+
+
+def shortfalls(config: JobConfig, given: Collection[str]) -> Iterator[str]:
+    """Yields a line for each value that the job cannot quite have, and runs without."""
+    others = config.nnodes + config.spares - 1
+    if "replicas" in given and config.replicas > others:
+        yield (
+            f"--replicas {config.replicas}: there are other nodes for {others} (--nnodes {config.nnodes} and --spares "
+            f"{config.spares}), so that many copies are kept"
+        )
+
+
+def _check_sizes(config: JobConfig) -> None:
+    if config.standalone and config.nnodes + config.spares > _NODES_HERE_MAX:
+        raise ConfigError(
+            f"--nnodes {config.nnodes} and --spares {config.spares}: all nodes are on this machine, {_NODES_HERE_MAX} at most"
+        )
+    if config.nproc_per_node > _RANKS_PER_NODE_MAX:
+        raise ConfigError(f"--nproc-per-node {config.nproc_per_node}: {_RANKS_PER_NODE_MAX} at most")
 
 
 def _check_times(config: JobConfig) -> None:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from deadpool.cli.plan import torchrun_options
-from deadpool.cli.plan.consistency import check_consistency
+from deadpool.cli.plan.consistency import check_consistency, shortfalls
 from deadpool.cli.plan.environment import LaunchEnvironment
 from deadpool.cli.plan.options import LaunchOptions
 from deadpool.cli.plan.plan import ByHand, InAllocation, LaunchPlan, OverSsh, Standalone, Way
@@ -48,7 +48,10 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
     return LaunchPlan(
         config=config,
         way=way,
-        remarks=tuple(torchrun_options.notes(options.torchrun, machines=config.nnodes, standalone=options.all_here)),
+        remarks=(
+            *torchrun_options.notes(options.torchrun, machines=config.nnodes, standalone=options.all_here),
+            *shortfalls(config, options.given),
+        ),
         port=_port(options, way),
         metrics_port=options.metrics_port,
         summary_json=options.summary_json and posixpath.join(environment.folder, options.summary_json),
@@ -118,6 +121,8 @@ def _seats(options: LaunchOptions, way: Way) -> Seats:
 
 
 def _port(options: LaunchOptions, way: Way) -> int | None:
+    if options.port is not None and options.port == options.metrics_port:
+        raise ConfigError(f"--port {options.port} and --metrics-port {options.metrics_port}: must differ")
     if not isinstance(way, ByHand):
         return options.port
     if options.port not in (None, way.rendezvous.port):

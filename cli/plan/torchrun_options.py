@@ -24,7 +24,7 @@ def notes(given: Mapping[str, Any], *, machines: int, standalone: bool) -> Itera
     if "rdzv-conf" in given and "join_timeout" not in str(given["rdzv-conf"]):
         yield "--rdzv-conf: not used, but for join_timeout: there is no rendezvous to set up"
     if "monitor-interval" in given:
-        yield "--monitor-interval: not used, the end of a rank is seen at once"
+        yield "--monitor-interval: not used, the end of a rank is seen immediately"
     if given.get("event-log-handler", "null") != "null":
         yield f"--event-log-handler {given['event-log-handler']}: not used, events are in the log folder's events.jsonl"
     if given.get("master-port") and not standalone and (machines == 1 or not given.keys() & {"master-addr", "node-rank"}):

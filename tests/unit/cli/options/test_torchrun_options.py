@@ -87,7 +87,7 @@ def test_what_changes_nothing_is_said_in_a_line_each() -> None:
         "--rdzv-backend", "--rdzv-conf", "--monitor-interval", "--event-log-handler", "--master-port",
     ]  # fmt: skip
     assert parse("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--monitor-interval", "1", "t.py")[1] == [
-        "--monitor-interval: not used, the end of a rank is seen at once"
+        "--monitor-interval: not used, the end of a rank is seen immediately"
     ]
 
 

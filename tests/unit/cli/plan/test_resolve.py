@@ -182,6 +182,8 @@ def test_slurm_s_variables_without_slurm_are_named() -> None:
         (("--hang-timeout", "0.4"), r"longer than --broken-collective-grace \(0\.5\)"),
         (("--checkpoint-every", "5"), "--checkpoint-every 5: say where"),
         (("--keep", "3"), "--keep 3: say where"),
+        (("--port", "7", "--metrics-port", "7"), "must differ"),
+        (("--nproc-per-node", "99999"), "--nproc-per-node 99999: 1024 at most"),
         (("--nnodes", "2", "--rdzv-endpoint", "trainer1", "--port", "7"), "the supervisor listens where the machines meet"),
         (("--hosts", "a,b", "--nnodes", "2", "--spares", "1"), "2 hosts are too few"),
         (("--hosts", "a", "--spares", "1"), "1 hosts are too few for --nnodes 1 and --spares 1"),
@@ -192,6 +194,13 @@ def test_slurm_s_variables_without_slurm_are_named() -> None:
 def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan(*arguments, "t.py")
+
+
+def test_what_cannot_quite_be_had_is_said_in_a_line() -> None:
+    assert plan("--replicas", "3", "--nnodes", "2", "t.py").remarks == (
+        "--replicas 3: there are other nodes for 1 (--nnodes 2 and --spares 0), so that many copies are kept",
+    )
+    assert plan("--replicas", "3", "--nnodes", "3", "--spares", "1", "t.py").remarks == ()
 
 
 def test_an_option_that_fits_no_type_is_click_s_error() -> None:
