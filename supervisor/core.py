@@ -1,12 +1,18 @@
 """The job, pure: events in, commands out. No I/O, clock, thread or randomness; time is passed in (monotonic seconds).
 
-    ASSEMBLE -> START -> RUN -> FINISH -> END        what the shell owes: journal an event before the commands that it led to
-                  ^       |  ^     |                 are carried out; call tick() when next_deadline_s() has come
-                  |       v  |     |
-                  +----- RECOVER <-+
+What the shell owes: journal an event before the commands that it led to are carried out; call tick() when next_deadline_s() has
+come. From each phase (a row) the job moves on to those with an arrow (model/phase.py):
 
-Here: what happened. What a failure means is in diagnose.py, what is waited for in deadlines.py, how a generation is brought up in
-protocol.py, what is known in state.py.
+              assemble  start     run       recover   finish    end
+    assemble  .         ->        .         .         .         ->
+    start     .         ->        ->        ->        .         ->
+    run       .         ->        .         ->        ->        ->
+    recover   .         ->        ->        ->        .         ->
+    finish    .         ->        .         ->        .         ->
+    end       .         .         .         .         .         .
+
+Here: what happened. What a failure is taken for and what follows is in failures/handling.py, what is waited for in deadlines.py,
+how a generation is brought up in recovery/protocol.py and recovery/fresh_start.py, what is known in model/state.py.
 """
 
 from signal import Signals
@@ -14,6 +20,7 @@ from typing import assert_never
 
 from deadpool.proto import messages
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
+from deadpool.supervisor import resumption
 from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.failures.handling import (
     collective_failed,
@@ -27,7 +34,6 @@ from deadpool.supervisor.failures.handling import (
 from deadpool.supervisor.failures.hang_inquiry import calls_reported, steps_stalled
 from deadpool.supervisor.failures.health import heartbeat_read, hello_read
 from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
-from deadpool.supervisor.model import session
 from deadpool.supervisor.model.commands import Command
 from deadpool.supervisor.model.events import (
     CheckpointRequested,
@@ -40,11 +46,18 @@ from deadpool.supervisor.model.events import (
     StopRequested,
     SupervisorStarted,
 )
-from deadpool.supervisor.model.state import JobState, Phase
+from deadpool.supervisor.model.membership import Rank
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
-from deadpool.supervisor.protection import protection
+from deadpool.supervisor.protection import checkpoints, corruption, host_pressure
+from deadpool.supervisor.protection.protection import protection_changed
 from deadpool.supervisor.recovery import drained_ranks, protocol
 from deadpool.supervisor.recovery.drain import drain_requested
+from deadpool.supervisor.recovery.fresh_start import ranks_begun, start_job
+from deadpool.supervisor.recovery.orders import warm_up
+from deadpool.supervisor.recovery.planning import plan_if_ready
+from deadpool.supervisor.recovery.running import finish_if_done
 
 _STAGE_OF_MESSAGE: dict[type[object], Stage] = {
     messages.RankReformed: Stage.REFORM,
@@ -66,7 +79,8 @@ class Job:
         state.cause, state.outbox = f"{event.event_id} {kind}", []
         match event:
             case FromAgent():
-                if session.is_new(state, event):
+                node = state.roster.nodes.get(event.node_id)
+                if node is None or node.session.is_new(event.number):
                     self._heard(event.node_id, event.message, now_s)
             case NodeLost():
                 node_lost(state, event.node_id, event.reason, now_s)
@@ -78,11 +92,11 @@ class Job:
             case InjectRequested():
                 inject_requested(state, event, now_s)
             case CheckpointRequested():
-                protection.checkpoint_requested(state)
+                checkpoints.checkpoint_requested(state)
             case DrainRequested():
                 drain_requested(state, event, now_s)
             case SupervisorStarted():
-                session.supervisor_started(state, event)
+                resumption.supervisor_started(state, event)
             case _:
                 assert_never(event)
         return state.outbox
@@ -121,18 +135,18 @@ class Job:
             case messages.InjectionDue():
                 injection_due(state, node_id, message, now_s)
             case messages.CheckpointWritten():
-                protection.checkpoint_written(state, node_id, message)
+                checkpoints.checkpoint_written(state, node_id, message)
             case messages.HostTrouble():
-                protection.host_trouble(state, node_id, message)
+                host_pressure.host_trouble(state, node_id, message)
             case messages.JobSignalled():
                 self._signalled(node_id, message.signal, now_s)
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
-                if state.leaving.get(message.rank) == node_id:
+                if state.recovery.drained.get(message.rank) == node_id:
                     drained_ranks.forget(state, {message.rank})
-                    if state.attempt is not None:
-                        protocol.plan_if_ready(state, state.attempt, now_s=now_s)
+                    if state.recovery.attempt is not None:
+                        plan_if_ready(state, state.recovery.attempt, now_s=now_s)
                 if (node_id, message.pid) in state.roster.retired:
                     state.roster.retired.discard((node_id, message.pid))
                 elif state.roster.plays(node_id, message.rank, message.generation, message.pid):
@@ -143,7 +157,7 @@ class Job:
                     launch_failed(state, node_id, message, now_s)
             case _:
                 if isinstance(message, messages.RankRestored | messages.RankFailed):
-                    protection.conflicts_told(state, message.conflicts)
+                    corruption.conflicts_reported(state, message.conflicts)
                 if message.generation == state.generation and state.phase is not Phase.END:
                     self._answered(node_id, message, now_s)
 
@@ -154,8 +168,8 @@ class Job:
             return
         if number in stop_signals(state.config):
             state.end(128 + number, f"{Signals(number).name} came to {node_id}", now_s=now_s)
-        elif number == CHECKPOINT_SIGNAL and not state.checkpoint_asked:
-            protection.checkpoint_requested(state)
+        elif number == CHECKPOINT_SIGNAL and not state.protection.checkpoint_asked:
+            checkpoints.checkpoint_requested(state)
 
     def _answered(
         self,
@@ -191,8 +205,8 @@ class Job:
                 return
             case _:
                 pass
-        if isinstance(message, messages.RankPrepared) and state.leaving.get(message.rank) == node_id:
-            state.heard_commit(message.commit_step)
+        if isinstance(message, messages.RankPrepared) and state.recovery.drained.get(message.rank) == node_id:
+            state.progress.commit_known(message.commit_step)
             drained_ranks.prepared(state, message, node_id)
             return
         if not state.roster.plays(node_id, message.rank, message.generation):
@@ -204,53 +218,53 @@ class Job:
             case messages.RankRaised():
                 rank_raised(state, node_id, message, now_s)
             case messages.RankPrepared():
-                state.heard_commit(message.commit_step)
+                state.progress.commit_known(message.commit_step)
                 protocol.prepared(state, message, node_id, now_s=now_s)
             case messages.RankReformed() | messages.RankRestored() | messages.RankResumed():
                 if isinstance(message, messages.RankRestored):
-                    _note_bad_copies(state, message.bad_copies)
+                    corruption.bad_copies_reported(state, message.bad_copies)
                 resumed = isinstance(message, messages.RankResumed) and state.config.standalone
                 at_s = message.at_ns / 1e9 if resumed and isinstance(message, messages.RankResumed) else None
                 protocol.passed(state, message.rank, _STAGE_OF_MESSAGE[type(message)], now_s=now_s, at_s=at_s)
             case messages.RankFailed():
-                _note_bad_copies(state, message.bad_copies)
+                corruption.bad_copies_reported(state, message.bad_copies)
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
                 late(state, cause, node_id, now_s, counted=not message.conflicts)  # the next plan is another one
             case messages.ProtectionChanged():
-                protection.protection_changed(state, message)
+                protection_changed(state, message)
             case messages.StateDiffers():
-                protection.state_differs(state, message)
+                corruption.state_differs(state, message)
             case messages.RankFinished():
                 rank.finished = True
-                state.finished_step = max(state.finished_step, message.step)
+                state.progress.finished(message.step)
                 protocol.passed(state, message.rank, Stage.FIRST_STEP, now_s=now_s)
-                protocol.finish_if_done(state, now_s=now_s)
+                finish_if_done(state, now_s=now_s)
             case _:
                 assert_never(message)
 
     def _hello(self, hello: messages.Hello, now_s: float) -> None:
         state = self.state
         known = state.roster.nodes.get(hello.node_id)
-        if known is not None and session.goes_on(known, hello):
-            session.resume(state, known, hello, now_s=now_s)
+        if known is not None and known.live and known.session.is_of(hello):
+            resumption.resume(state, known, hello, now_s=now_s)
             return
         if known is not None and known.live:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
         node = state.roster.add(hello, state.generation)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
         hello_read(state, node.node_id, hello.readings)
-        session.welcome(state, node)
+        resumption.welcome(state, node)
         match state.phase:
             case Phase.END:
                 state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))
             case Phase.ASSEMBLE:
                 present, config = len(state.roster.live()), state.config
-                if present >= config.fewest_nodes and state.assembled_s is None:
-                    state.assembled_s = now_s
+                if present >= config.fewest_nodes and state.progress.assembled_s is None:
+                    state.progress.assembled(now_s)
                 if present >= config.nnodes + config.spares:
-                    protocol.start_job(state, now_s=now_s)
+                    start_job(state, now_s=now_s)
             case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
-                for armed in state.armed.values():
+                for armed in state.injections.values():
                     if not armed.spent:
                         state.send(node.node_id, armed.order())
                 protocol.node_available(state, node.node_id, now_s=now_s)
@@ -264,16 +278,21 @@ class Job:
             return
         for progress in heartbeat.ranks:
             if progress.pid and state.roster.plays(node_id, progress.rank, heartbeat.generation, progress.pid):
-                rank = state.roster.ranks[progress.rank]
-                rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
-                if progress.stopped and rank.stopped_s is None:
-                    state.note("rank_stopped", rank=rank.rank, node=node_id)
-                rank.stopped_s = (now_s if rank.stopped_s is None else rank.stopped_s) if progress.stopped else None
-                if progress.steps_done > 0 and not rank.joining:
-                    state.built(rank, now_s)
-                state.heard_commit(progress.commit_step)
-                protocol.begun(state, now_s=now_s)
-                step_reached(state, progress.step, now_s)
+                self._progressed(node_id, state.roster.ranks[progress.rank], progress, now_s)
+
+    def _progressed(self, node_id: str, rank: Rank, progress: messages.RankProgress, now_s: float) -> None:
+        state = self.state
+        if not rank.present:
+            return  # it has ended meanwhile
+        rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
+        if progress.stopped and rank.stopped_s is None:
+            state.note("rank_stopped", rank=rank.rank, node=node_id)
+        rank.stopped_s = (now_s if rank.stopped_s is None else rank.stopped_s) if progress.stopped else None
+        if progress.steps_done > 0 and not rank.joining:
+            state.built(rank, now_s)
+        state.progress.commit_known(progress.commit_step)
+        ranks_begun(state, now_s=now_s)
+        step_reached(state, progress.step, now_s)
 
     def _rank_joined(self, node_id: str, joined: messages.RankJoined, now_s: float) -> None:
         state = self.state
@@ -286,16 +305,8 @@ class Job:
             state.hooked = True
             state.note("hooked", rank=joined.rank)
             for node in state.roster.live():
-                protocol.warm_up(state, node.node_id)
-        protocol.begun(state, now_s=now_s)
-        gone = sorted(holder for holder in state.holders if not state.roster.nodes[holder].live)
+                warm_up(state, node.node_id)
+        ranks_begun(state, now_s=now_s)
+        gone = sorted(holder for holder in state.recovery.holders if not state.roster.nodes[holder].live)
         if first and gone:  # lost while nobody had joined, and so nobody needed it
             late(state, f"{', '.join(gone)} lost, which should hold replicas", gone[0], now_s)
-
-
-def _note_bad_copies(state: JobState, copies: tuple[messages.BadCopy, ...]) -> None:
-    for copy in copies:
-        if copy in state.bad_copies:
-            continue
-        state.bad_copies.add(copy)
-        state.note("bad_copy", node=copy.node_id, kind=copy.kind.value, rank=copy.rank, step=copy.step)

@@ -3,13 +3,16 @@
 import math
 from typing import assert_never
 
-from deadpool.supervisor.failures.handling import broken_collective_expired, inquiry_expired, killed_in_vain, late
+from deadpool.supervisor.failures.handling import broken_collective_expired, inquiry_expired, kill_failed, late
 from deadpool.supervisor.failures.hang import FLOOR_S, TIMES
 from deadpool.supervisor.failures.hang_inquiry import open_inquiry
 from deadpool.supervisor.model.membership import Rank
-from deadpool.supervisor.model.state import JobState, Phase
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
-from deadpool.supervisor.recovery import protocol
+from deadpool.supervisor.recovery.fresh_start import start_job
+from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, kill
+from deadpool.supervisor.recovery.planning import plan_if_ready
 
 _ASSEMBLE_GRACE_S = 2.0  # nnodes agents are there: wait this long for the spares
 _TOGETHER_GRACE_S = 30.0  # all nodes are on their way: which ones become spares should not depend on who is quicker
@@ -18,15 +21,15 @@ _STORE_TIMEOUT_S = 60.0  # an agent's warm process may have to import torch befo
 
 def deadlines(state: JobState) -> list[tuple[float, str]]:
     """Returns (when, which) for all that is awaited."""
-    config, attempt = state.config, state.attempt
+    config, attempt = state.config, state.recovery.attempt
     found: list[tuple[float, str]] = []
     if state.phase is Phase.END:
-        return [] if state.over else [(state.end_deadline_s, "stop")]
-    if state.phase is Phase.ASSEMBLE and state.assembled_s is not None:
+        return [] if state.ending.over else [(state.ending.deadline_s, "stop")]
+    if state.phase is Phase.ASSEMBLE and state.progress.assembled_s is not None:
         grace_s = _TOGETHER_GRACE_S if config.standalone or config.together else _ASSEMBLE_GRACE_S
-        found.append((state.assembled_s + grace_s, "assemble"))
-    if state.broken_collective is not None:
-        found.append((state.broken_collective.deadline_s, "broken_collective"))
+        found.append((state.progress.assembled_s + grace_s, "assemble"))
+    if state.failures.broken_collective is not None:
+        found.append((state.failures.broken_collective.deadline_s, "broken_collective"))
     inquiry = open_inquiry(state)
     if inquiry is not None:
         found.append((inquiry.deadline_s, "inquiry"))
@@ -43,7 +46,7 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
             late = attempt.behind[Stage.QUIESCE] - attempt.killing
             found += [(_quiesce_deadline_s(state, rank), "quiesce") for rank in late]
         case Stage.PLAN:
-            if attempt.owing or attempt.leaving:
+            if attempt.owing or attempt.drained:
                 found.append((began_s + config.quiesce_timeout_s, "vault report"))
         case Stage.REFORM:
             found.append((began_s + config.reform_timeout_s, "reform"))
@@ -58,7 +61,7 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
 
 def _stopped(state: JobState) -> list[int]:
     """Returns the ranks that the present stage waits for, and whose processes are stopped: none of them will get there."""
-    attempt = state.attempt
+    attempt = state.recovery.attempt
     assert attempt is not None
     behind = attempt.behind.get(attempt.stage, set()) - attempt.killing
     return [rank for rank in sorted(behind) if state.roster.ranks[rank].stopped_s is not None]
@@ -72,7 +75,7 @@ def _stopped_deadline_s(state: JobState, number: int) -> float:
 
 
 def _quiesce_deadline_s(state: JobState, number: int) -> float:
-    rank, attempt, config = state.roster.ranks[number], state.attempt, state.config
+    rank, attempt, config = state.roster.ranks[number], state.recovery.attempt, state.config
     assert attempt is not None
     if rank.joining:
         return min(rank.assigned_at_s + config.join_timeout_s, _build_deadline_s(state, rank))
@@ -81,21 +84,21 @@ def _quiesce_deadline_s(state: JobState, number: int) -> float:
 
 def _build_deadline_s(state: JobState, rank: Rank) -> float:
     """A joiner that takes so much longer to construct and rehearse than any process of this job before hangs."""
-    if rank.joined_s is None or not state.longest_build_s:
+    if rank.joined_s is None or not state.progress.longest_build_s:
         return math.inf
     floor_s = state.config.hang_timeout_s or FLOOR_S
-    return rank.joined_s + max(floor_s, TIMES * state.longest_build_s)
+    return rank.joined_s + max(floor_s, TIMES * state.progress.longest_build_s)
 
 
 def expired(state: JobState, name: str, now_s: float) -> None:
-    attempt = state.attempt
+    attempt = state.recovery.attempt
     match name:
         case "stop":
             state.note("agents_gave_no_answer", nodes=tuple(n.node_id for n in state.roster.live() if not n.stopped))
             state.quit_if_all_stopped(gave_up=True)
             return
         case "assemble":
-            protocol.start_job(state, now_s=now_s)
+            start_job(state, now_s=now_s)
             return
         case "broken_collective":
             broken_collective_expired(state, now_s)
@@ -107,25 +110,25 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             assert attempt is not None
     match name:
         case "store":
-            state.store_failures += 1
+            state.recovery.store_failures += 1
             late(state, f"{attempt.store_node} has not opened the store within {_STORE_TIMEOUT_S:g} s", attempt.store_node, now_s)
         case "vault report":
-            missing = attempt.owing | {state.leaving[rank] for rank in attempt.leaving}
+            missing = attempt.owing | {state.recovery.drained[rank] for rank in attempt.drained}
             state.note("vault_reports_missing", nodes=tuple(sorted(missing)))
             attempt.owing.clear()
-            attempt.leaving.clear()
-            protocol.plan_if_ready(state, attempt, now_s=now_s)
+            attempt.drained.clear()
+            plan_if_ready(state, attempt, now_s=now_s)
         case "quiesce":
             kill_late_ranks(state, now_s)
         case "stopped":
             stopped = {rank for rank in _stopped(state) if _stopped_deadline_s(state, rank) <= now_s}
             if attempt.stage is Stage.QUIESCE:
-                protocol.kill(state, stopped, "their processes are stopped", now_s=now_s)
+                kill(state, stopped, "their processes are stopped", now_s=now_s)
             else:  # they are killed as soon as the next generation waits for them
                 ranks = ", ".join(map(str, sorted(stopped)))
                 late(state, f"the process of rank {ranks} is stopped", state.roster.ranks[min(stopped)].node_id, now_s)
         case "kill":
-            killed_in_vain(state, min(attempt.killing), protocol.KILL_TIMEOUT_S, now_s)
+            kill_failed(state, min(attempt.killing), KILL_TIMEOUT_S, now_s)
         case _:
             behind = sorted(attempt.behind[attempt.stage])
             late(state, f"{name} was not done in time by rank {', '.join(map(str, behind))}", "", now_s)
@@ -133,11 +136,11 @@ def expired(state: JobState, name: str, now_s: float) -> None:
 
 def kill_late_ranks(state: JobState, now_s: float) -> None:
     """Ranks that have not quiesced or rehearsed in time."""
-    attempt = state.attempt
+    attempt = state.recovery.attempt
     assert attempt is not None
     late = attempt.behind[Stage.QUIESCE] - attempt.killing
     overdue = {rank for rank in late if _quiesce_deadline_s(state, rank) <= now_s}
     for rank in (state.roster.ranks[number] for number in overdue):
         if rank.joining and rank.joined_s is not None:  # if it was only slow: the next one has twice as long
-            state.longest_build_s = max(state.longest_build_s, 2 * (now_s - rank.joined_s) / TIMES)
-    protocol.kill(state, overdue, "they have not left their step in time", now_s=now_s)
+            state.progress.longest_build_s = max(state.progress.longest_build_s, 2 * (now_s - rank.joined_s) / TIMES)
+    kill(state, overdue, "they have not left their step in time", now_s=now_s)

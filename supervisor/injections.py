@@ -6,21 +6,22 @@ from deadpool.proto.faults import FAULTS, Hand, Target, names
 from deadpool.supervisor.model.commands import Answer, KillSelf
 from deadpool.supervisor.model.events import InjectRequested
 from deadpool.supervisor.model.membership import choose_holders, choose_spare
-from deadpool.supervisor.model.state import Armed, JobState, Phase
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import Armed, JobState
 
-_MAX_AGE_S = 60.0  # a failure later than this after an injection struck is not its doing
+_MAX_AGE_S = 60.0  # a failure later than this after an injection is not its doing
 
 
 def inject_requested(state: JobState, request: InjectRequested, now_s: float) -> None:
     error = _target_error(state, request.kind, request.target, request.step)
     if not error:
-        injection_id = max(state.armed, default=-1) + 1
+        injection_id = max(state.injections, default=-1) + 1
         injection = Injection(injection_id=injection_id, kind=request.kind, target=request.target, step=request.step)
-        state.armed[injection_id] = Armed(injection=injection)
+        state.injections[injection_id] = Armed(injection=injection)
         state.note("injection_armed", kind=request.kind, target=request.target, step=request.step)
-        state.broadcast(state.armed[injection_id].order())
+        state.broadcast(state.injections[injection_id].order())
         if not FAULTS[request.kind].watched and request.step == messages.NO_STEP:
-            _strike(state, state.armed[injection_id], now_s)
+            _carry_out(state, state.injections[injection_id], now_s)
     state.outbox.append(Answer(cause=state.cause, event_id=request.event_id, error=error))
 
 
@@ -44,7 +45,7 @@ def _target_error(state: JobState, kind: str, target: int, step: int) -> str:
 
 
 def injection_due(state: JobState, node_id: str, due: messages.InjectionDue, now_s: float) -> None:
-    armed = state.armed.get(due.injection_id)
+    armed = state.injections.get(due.injection_id)
     if armed is None or armed.spent:
         return
     armed.spent = True
@@ -61,14 +62,14 @@ def injection_due(state: JobState, node_id: str, due: messages.InjectionDue, now
 
 
 def step_reached(state: JobState, step: int, now_s: float) -> None:
-    """Some rank is in this step: injections that no agent watches for strike now."""
-    for armed in list(state.armed.values()):
+    """Some rank is in this step: injections that no agent watches for are carried out now."""
+    for armed in list(state.injections.values()):
         injection = armed.injection
         if not armed.spent and not FAULTS[injection.kind].watched and step >= injection.step:
-            _strike(state, armed, now_s)
+            _carry_out(state, armed, now_s)
 
 
-def _strike(state: JobState, armed: Armed, now_s: float) -> None:
+def _carry_out(state: JobState, armed: Armed, now_s: float) -> None:
     """The launcher hears of it by the event; a spare is killed as any node."""
     armed.spent, armed.at_s = True, now_s
     injection = armed.injection
@@ -79,10 +80,10 @@ def _strike(state: JobState, armed: Armed, now_s: float) -> None:
     if spare is None:
         state.note("injection_failed", kind=injection.kind, reason=why)
         return
-    injection_id = max(state.armed) + 1
+    injection_id = max(state.injections) + 1
     kill = Injection(injection_id=injection_id, kind="kill-node", target=state.roster.nodes[spare].index)
-    state.armed[injection_id] = Armed(injection=kill)
-    state.send(spare, state.armed[injection_id].order())
+    state.injections[injection_id] = Armed(injection=kill)
+    state.send(spare, state.injections[injection_id].order())
 
 
 def _holders(state: JobState, rank: int) -> tuple[str, ...]:
@@ -93,10 +94,10 @@ def _holders(state: JobState, rank: int) -> tuple[str, ...]:
     return choose_holders(rank, homes, members=members, spares=spares, replicas=state.config.replicas)
 
 
-def struck_at(state: JobState, target_kind: Target, target: int, now_s: float) -> float:
-    """Returns when this rank or node failed: when the injection struck that ends it, if one did, else now."""
+def injected_at(state: JobState, target_kind: Target, target: int, now_s: float) -> float:
+    """Returns when this rank or node failed: when the injection was carried out that ends it, if one was, else now."""
     kinds = names(target_kind, ends=True)
-    for armed in state.armed.values():
+    for armed in state.injections.values():
         matches = armed.injection.kind in kinds and armed.injection.target == target
         if matches and armed.spent and not armed.explained and now_s - armed.at_s <= _MAX_AGE_S:
             armed.explained = True

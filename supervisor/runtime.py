@@ -39,8 +39,8 @@ from deadpool.supervisor.model.events import (
     StopRequested,
     SupervisorStarted,
 )
-from deadpool.supervisor.model.session import RETURN_S
 from deadpool.supervisor.report.status import job_status
+from deadpool.supervisor.resumption import RETURN_S
 
 
 class Stream:
@@ -99,8 +99,8 @@ class Runtime:
     def _begin_term(self) -> None:
         """The past is what the journal says; whoever lives comes back within RETURN_S."""
         now_s, state = self._clock(), self.job.state
-        if state.over:
-            self._exit_code = state.exit_code
+        if state.ending.over:
+            self._exit_code = state.ending.exit_code
             return
         self.events.add_if_missing(self._past.notes)
         for node in state.roster.live():

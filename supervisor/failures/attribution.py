@@ -1,4 +1,4 @@
-"""Whom does a rank's error speak of? Evidence, not proof: a broken connection has two ends and a network between. Pure."""
+"""Which node does a rank's error name? Evidence, not proof: a broken connection has two ends and a network between. Pure."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from deadpool.supervisor.model.membership import Node
 _HOST = re.compile(r"\[?(?P<host>[0-9A-Za-z][0-9A-Za-z.:-]*[0-9A-Za-z])\]?")
 
 
-def blamed(error: str, node_id: str, nodes: Sequence[Node]) -> str:
+def named_node(error: str, node_id: str, nodes: Sequence[Node]) -> str:
     """Returns the node that an error on `node_id` names: by its name, or by an address that no other node has; else ""."""
     others = [node for node in nodes if node.node_id != node_id]
     named = [node.node_id for node in others if re.search(rf"\b{re.escape(node.node_id)}\b", error)]

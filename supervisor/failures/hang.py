@@ -1,12 +1,12 @@
 """Has the training stopped without anyone dying, and whose fault is it? Pure.
 
-`StepWatch` hears the heartbeats and says when no rank's step has advanced for too long; it starts afresh in each generation.
+`StepWatch` hears the heartbeats and says when no rank's step has advanced for too long; it begins anew in each generation.
 `find_culprit` reads the ranks' call records (what each has entered and left, of every group) and names one rank.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deadpool.proto.messages import GroupCall, Heartbeat, RankCalls
 
@@ -68,27 +68,9 @@ class StepWatch:
         return now_s - self._moved_s
 
 
-@dataclass(slots=True, kw_only=True)
-class Inquiry:
-    """The agents are asked what their ranks wait for. `sure`: the user's own timeout is over, not a learned one.
-
-    `steps`: of all ranks when it was asked. `blamed`: the rank that is being killed, with what it has done.
-    """
-
-    generation: int
-    stalled_s: float
-    sure: bool
-    deadline_s: float
-    owing: set[str]
-    steps: tuple[int, ...]
-    ranks: list[RankCalls] = field(default_factory=list)
-    blamed: int | None = None
-    cause: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """`call`: its number in the group; 0 when the rank is not to blame for a call."""
+    """`call`: its number in the group; 0 when it is not a call."""
 
     rank: int
     group: str

@@ -5,26 +5,28 @@ A learned timeout may be wrong (an evaluation, longer than any before): then som
 
 from deadpool.proto import messages
 from deadpool.proto.messages import KillRanks, ReportCalls
-from deadpool.supervisor.failures.classify import FailureClass
-from deadpool.supervisor.failures.hang import Culprit, Inquiry, find_culprit
+from deadpool.supervisor.failures.hang import Culprit, find_culprit
 from deadpool.supervisor.model.events import StepsStalled
-from deadpool.supervisor.model.state import JobState, Phase
-from deadpool.supervisor.model.timeline import Failure, Stage
-from deadpool.supervisor.recovery import protocol
+from deadpool.supervisor.model.failure import Failure, FailureClass
+from deadpool.supervisor.model.inquiry import Inquiry
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.model.timeline import Stage
+from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S
 
 _REPORT_TIMEOUT_S = 10.0  # an agent takes up to 3 s for the stacks
 
 
 def stepping_generation(state: JobState) -> int | None:
     """Returns the generation whose ranks should be making steps now; None when none should, or nothing is known of steps."""
-    attempt = state.attempt
+    attempt = state.recovery.attempt
     first_step = state.phase is Phase.RECOVER and attempt is not None and attempt.stage is Stage.FIRST_STEP
     return state.generation if state.hooked and (state.phase is Phase.RUN or first_step) else None
 
 
 def open_inquiry(state: JobState) -> Inquiry | None:
     """Returns the inquiry under way; None when there is none, or it was about a generation that is over."""
-    inquiry = state.inquiry
+    inquiry = state.failures.inquiry
     stepping = inquiry is not None and stepping_generation(state) == inquiry.generation
     return inquiry if stepping else None
 
@@ -33,7 +35,7 @@ def steps_stalled(state: JobState, event: StepsStalled, now_s: float) -> None:
     if event.generation != stepping_generation(state) or open_inquiry(state) is not None:
         return
     members = [node.node_id for node in state.roster.members()]
-    state.inquiry = Inquiry(
+    state.failures.inquiry = Inquiry(
         generation=state.generation,
         stalled_s=event.stalled_s,
         sure=event.sure,
@@ -47,7 +49,7 @@ def steps_stalled(state: JobState, event: StepsStalled, now_s: float) -> None:
 
 
 def calls_reported(state: JobState, node_id: str, report: messages.CallReport, now_s: float) -> Failure | None:
-    """Returns the failure that nobody can be blamed for, once all have answered."""
+    """Returns the failure of which nobody is the culprit, once all have answered."""
     inquiry = open_inquiry(state)
     if inquiry is None or node_id not in inquiry.owing:
         return None
@@ -58,7 +60,7 @@ def calls_reported(state: JobState, node_id: str, report: messages.CallReport, n
 
 def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
     """All agents have answered, or will not any more: the culprit is killed; without one, returns the failure if it is one."""
-    state.inquiry = None
+    state.failures.inquiry = None
     ranks = sorted(inquiry.ranks, key=lambda each: each.rank)
     moved = [each.rank for each in ranks if each.step > inquiry.steps[each.rank]]
     if moved or any(rank.step > step for rank, step in zip(state.roster.ranks, inquiry.steps, strict=True)):
@@ -66,7 +68,7 @@ def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
         return None
     culprit, why = find_culprit(ranks)
     if culprit is not None:
-        _blame(state, inquiry, culprit, why, now_s)
+        _name_culprit(state, inquiry, culprit, why, now_s)
         return None
     if not why and not inquiry.sure:
         state.note("no_hang", reason="no rank waits in a call, so they are at work between two steps")
@@ -77,7 +79,7 @@ def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
     return Failure(cause=cause, failure_class=FailureClass.TRANSIENT, at_s=now_s - inquiry.stalled_s)
 
 
-def _blame(state: JobState, inquiry: Inquiry, culprit: Culprit, why: str, now_s: float) -> None:
+def _name_culprit(state: JobState, inquiry: Inquiry, culprit: Culprit, why: str, now_s: float) -> None:
     node_id = state.roster.ranks[culprit.rank].node_id
     calls = next(each for each in inquiry.ranks if each.rank == culprit.rank)
     state.note(
@@ -93,7 +95,7 @@ def _blame(state: JobState, inquiry: Inquiry, culprit: Culprit, why: str, now_s:
         stacks=calls.stacks,
         reason=why,
     )
-    inquiry.blamed, inquiry.cause = culprit.rank, f"rank {culprit.rank} on {node_id} hangs: it {culprit.why}"
-    inquiry.deadline_s = now_s + protocol.KILL_TIMEOUT_S
-    state.inquiry = inquiry
+    inquiry.culprit, inquiry.cause = culprit.rank, f"rank {culprit.rank} on {node_id} hangs: it {culprit.why}"
+    inquiry.deadline_s = now_s + KILL_TIMEOUT_S
+    state.failures.inquiry = inquiry
     state.send(node_id, KillRanks(generation=state.generation, ranks=(culprit.rank,), reason=f"it {culprit.why}"))

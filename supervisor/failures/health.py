@@ -6,7 +6,8 @@ from deadpool.proto.messages import Heartbeat, Reading
 from deadpool.supervisor.failures.classify import unhealthy
 from deadpool.supervisor.failures.rules import rules_of
 from deadpool.supervisor.model.membership import NodeRole
-from deadpool.supervisor.model.state import JobState, Phase
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import JobState
 
 
 def heartbeat_read(state: JobState, node_id: str, heartbeat: Heartbeat) -> None:
@@ -24,10 +25,10 @@ def hello_read(state: JobState, node_id: str, readings: Sequence[Reading]) -> No
 
 
 def _read(state: JobState, node_id: str, own: dict[str, float], readings: Sequence[Reading]) -> None:
-    state.readings[node_id] = own | {each.name: each.value for each in readings}
+    state.failures.readings[node_id] = own | {each.name: each.value for each in readings}
     if state.roster.nodes[node_id].role is not NodeRole.SPARE or state.phase is Phase.ASSEMBLE:
         return  # a member's next failure is judged by them
-    found = unhealthy(rules_of(state.config.failure_rules), state.readings[node_id])
+    found = unhealthy(rules_of(state.config.failure_rules), state.failures.readings[node_id])
     if found is not None:
         rule, why = found
         state.roster.vacate(node_id, NodeRole.FAULTY)

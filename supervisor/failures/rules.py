@@ -8,7 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from deadpool.host.errors import ConfigError
-from deadpool.supervisor.failures.classify import FailureClass, Rule, What
+from deadpool.supervisor.failures.classify import Rule
+from deadpool.supervisor.model.failure import FailureClass, What
 
 _CLASSES = (FailureClass.TRANSIENT, FailureClass.PERMANENT, FailureClass.FATAL)
 

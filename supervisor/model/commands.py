@@ -9,7 +9,7 @@ Value = str | int | float | bool | tuple[int, ...] | tuple[str, ...] | dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOrder:
-    """`number`: counts the orders to this agent (sessions.py); 0 for Welcome."""
+    """`number`: counts the orders to this agent (session.py); 0 for Welcome."""
 
     cause: str
     node_id: str

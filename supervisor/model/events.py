@@ -9,7 +9,7 @@ from deadpool.proto.messages import AgentMessage
 class FromAgent:
     """A message on the newest stream of this node's agent (older streams' messages never get here).
 
-    `number`: the agent's own, 0 for those that need none (sessions.py).
+    `number`: the agent's own, 0 for those that need none (session.py).
     """
 
     event_id: int

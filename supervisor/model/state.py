@@ -1,46 +1,31 @@
-"""Everything the core knows of its job, and the commands not handed out yet. Plain values: two equal jobs compare equal."""
+"""Everything the core knows of its job, and the commands not handed out yet. Plain values: two equal jobs compare equal.
+
+The parts are written by one place each: `recovery` by recovery/, `failures` by failures/, `protection` by protection/,
+`injections` by injections.py; `progress` and `ending` by methods here. What must hold between them is in validate.py.
+"""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
 from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop
 from deadpool.proto.messages.status import RecoveryRecord
-from deadpool.supervisor.failures.classify import EarlierFailure, ErrorMark
-from deadpool.supervisor.failures.hang import Inquiry
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
+from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark
+from deadpool.supervisor.model.inquiry import Inquiry
+from deadpool.supervisor.model.lineage import Sent
 from deadpool.supervisor.model.membership import Rank, Roster
+from deadpool.supervisor.model.phase import MOVES, Phase
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Story
-from deadpool.supervisor.recovery.plan import Sent
 
 _OF_SIGNALS = 128  # exit codes above it name the signal that ended the job
 STOP_MARGIN_S = 10.0  # an agent that has not said Stopped this long after its grace is given up
 
 
-class Phase(StrEnum):
-    ASSEMBLE = "assemble"
-    START = "start"
-    RUN = "run"
-    RECOVER = "recover"
-    FINISH = "finish"
-    END = "end"
-
-
-MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.ASSEMBLE: frozenset({Phase.START, Phase.END}),
-    Phase.START: frozenset({Phase.START, Phase.RUN, Phase.RECOVER, Phase.END}),
-    Phase.RUN: frozenset({Phase.START, Phase.RECOVER, Phase.FINISH, Phase.END}),
-    Phase.RECOVER: frozenset({Phase.RECOVER, Phase.START, Phase.RUN, Phase.END}),
-    Phase.FINISH: frozenset({Phase.START, Phase.RECOVER, Phase.END}),
-    Phase.END: frozenset(),
-}
-
-
 @dataclass(slots=True, kw_only=True)
 class Armed:
-    """An injection. `spent`: an agent has been allowed to strike, at `at_s`. `explained`: the failure that it led to was seen."""
+    """An injection. `spent`: an agent may have carried it out, at `at_s`. `explained`: the failure that it led to was seen."""
 
     injection: Injection
     spent: bool = False
@@ -75,50 +60,124 @@ class Unprotected:
 
 
 @dataclass(slots=True, kw_only=True)
+class RecoveryState:
+    """`attempt`: while the generation is being brought up, in the phases start and recover. `story`: from the first failure on.
+
+    `drained`: rank -> the node that is being drained, where its process of before waits to be ended; `draining`: that node,
+    until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation. `fruitless`: recoveries since the
+    last new commit; `fruitful_step`: the newest commit when it was last set back. `restarts`: of an unhooked job.
+    """
+
+    attempt: RecoveryAttempt | None = None
+    story: Story | None = None
+    records: list[RecoveryRecord] = field(default_factory=list)
+    lineage: list[Sent] = field(default_factory=list)
+    holders: frozenset[str] = frozenset()
+    draining: str = ""
+    drained: dict[int, str] = field(default_factory=dict)
+    restarts: int = 0
+    fruitless: int = 0
+    fruitful_step: int = NO_STEP
+    store_failures: int = 0
+
+    def branch(self, *, generation: int, resume_step: int) -> None:
+        """States after S_resume_step of generations before this one are of a dead branch."""
+        self.lineage.append(Sent(generation=generation, resume_step=resume_step))
+
+
+@dataclass(slots=True, kw_only=True)
+class FailureState:
+    """What failures are judged by. `readings`: of each node, from its last heartbeat.
+
+    `exit_expected_until_s`: a rank of this generation is about to exit with an error; no broken collective is acted on before.
+    `inquiry`: the steps do not advance.
+    """
+
+    earlier: list[EarlierFailure] = field(default_factory=list)
+    errors: list[ErrorMark] = field(default_factory=list)
+    readings: dict[str, dict[str, float]] = field(default_factory=dict)
+    broken_collective: BrokenCollective | None = None
+    exit_expected_until_s: float = 0.0
+    inquiry: Inquiry | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ProtectionState:
+    """`unprotected`: by rank. `bad_copies`: those that were reported; a rank may report one twice.
+
+    `conflicts`: replicas, and peers that they are not planned with any more. `differed`: generation and step of the last
+    difference, which several ranks may report; `doubted`: the last one that could not be repaired; `corrupted`: rank -> what was
+    wrong with the state that it held, until it has ended. `checkpoint_step`: of the newest complete persistent checkpoint.
+    """
+
+    unprotected: dict[int, Unprotected] = field(default_factory=dict)
+    bad_copies: set[BadCopy] = field(default_factory=set)
+    conflicts: set[CopyConflict] = field(default_factory=set)
+    differed: tuple[int, int] = (0, NO_STEP)
+    doubted: Unprotected | None = None
+    corrupted: dict[int, str] = field(default_factory=dict)
+    checkpoint_asked: bool = False
+    checkpoint_step: int = NO_STEP
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgressState:
+    """`commit_step`: the newest that anyone has reported. `assembled_s`: when enough agents had said Hello, None before.
+
+    `longest_build_s`: that a process has taken from join() to its first steps, made or rehearsed.
+    """
+
+    commit_step: int = NO_STEP
+    finished_step: int = NO_STEP
+    longest_build_s: float = 0.0
+    assembled_s: float | None = None
+
+    def commit_known(self, step: int) -> None:
+        self.commit_step = max(self.commit_step, step)
+
+    def gone_back(self, step: int) -> None:
+        """What was committed after this step is of a dead branch: what is lost is lost once."""
+        self.commit_step = min(self.commit_step, step)
+
+    def finished(self, step: int) -> None:
+        self.finished_step = max(self.finished_step, step)
+
+    def assembled(self, at_s: float | None) -> None:
+        self.assembled_s = at_s
+
+    def build_seen(self, seconds: float) -> bool:
+        """Returns whether no build before has taken so long."""
+        longest, self.longest_build_s = self.longest_build_s, max(self.longest_build_s, seconds)
+        return seconds > longest
+
+
+@dataclass(slots=True, kw_only=True)
+class EndingState:
+    """`exit_code`: None until the end is decided. `over`: Quit was given."""
+
+    exit_code: int | None = None
+    root_cause: str = ""
+    deadline_s: float = 0.0
+    over: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
 class JobState:
+    """`term`: of the supervisor that decides now, counted from 1. `hooked`: a rank has called deadpool.join()."""
+
     config: JobConfig
     config_json: str
     roster: Roster
     phase: Phase = Phase.ASSEMBLE
     generation: int = 0
-    term: int = 0  # of the supervisor that decides now; they are counted from 1
+    term: int = 0
     hooked: bool = False
-    commit_step: int = NO_STEP  # the newest that anyone has told of
-    attempt: RecoveryAttempt | None = None  # while the generation is being brought up: phases start and recover
-    story: Story | None = None
-    records: list[RecoveryRecord] = field(default_factory=list)
-    lineage: list[Sent] = field(default_factory=list)
-    bad_copies: set[BadCopy] = field(default_factory=set)  # those that were reported; a rank may say so twice
-    conflicts: set[CopyConflict] = field(default_factory=set)  # replicas, and peers that they are not planned with any more
-    draining: str = ""  # the node whose ranks are being moved, until they run elsewhere
-    leaving: dict[int, str] = field(default_factory=dict)  # rank -> that node, where its process of before waits to be ended
-    holders: frozenset[str] = frozenset()  # nodes that keep replicas in this generation
-    armed: dict[int, Armed] = field(default_factory=dict)
-    past: list[EarlierFailure] = field(default_factory=list)
-    readings: dict[str, dict[str, float]] = field(default_factory=dict)  # of each node, from its last heartbeat
-    errors: list[ErrorMark] = field(default_factory=list)
-    restarts: int = 0  # of an unhooked job
-    fruitless: int = 0  # recoveries since the last new commit
-    fruitful_step: int = NO_STEP  # the newest commit when `fruitless` was last reset
-    store_failures: int = 0
-    broken_collective: BrokenCollective | None = None
-    exit_expected_until_s: float = (
-        0.0  # a rank of this generation is about to exit with an error: no broken_collective is acted on before
-    )
-    inquiry: Inquiry | None = None  # the steps do not advance
-    assembled_s: float | None = None  # when nnodes agents had said Hello
-    finished_step: int = NO_STEP
-    longest_build_s: float = 0.0  # that a process has taken from join() to its first steps, made or rehearsed
-    unprotected: dict[int, Unprotected] = field(default_factory=dict)  # by rank
-    differed: tuple[int, int] = (0, NO_STEP)  # generation and step of the last difference told; several ranks may tell it
-    doubted: Unprotected | None = None  # the last one that could not be repaired
-    corrupted: dict[int, str] = field(default_factory=dict)  # rank -> what was wrong with the state it held, until it has ended
-    checkpoint_asked: bool = False
-    checkpoint_step: int = NO_STEP  # of the newest complete persistent checkpoint
-    exit_code: int | None = None
-    root_cause: str = ""
-    end_deadline_s: float = 0.0
-    over: bool = False  # Quit was given
+    recovery: RecoveryState = field(default_factory=RecoveryState)
+    failures: FailureState = field(default_factory=FailureState)
+    protection: ProtectionState = field(default_factory=ProtectionState)
+    progress: ProgressState = field(default_factory=ProgressState)
+    injections: dict[int, Armed] = field(default_factory=dict)
+    ending: EndingState = field(default_factory=EndingState)
     cause: str = field(default="", compare=False)
     outbox: list[Command] = field(default_factory=list, compare=False)
 
@@ -128,8 +187,10 @@ class JobState:
             config=config,
             config_json=to_json(config),
             roster=Roster.empty(nnodes=config.nnodes, nproc_per_node=config.nproc_per_node),
-            armed={injection.injection_id: Armed(injection=injection) for injection in config.injections},
+            injections={injection.injection_id: Armed(injection=injection) for injection in config.injections},
         )
+
+    # ------------------------------------------------------------ commands
 
     def send(self, node_id: str, order: Order) -> None:
         number = self.roster.nodes[node_id].session.number(order)
@@ -142,37 +203,42 @@ class JobState:
     def note(self, event: str, **fields: Value) -> None:
         self.outbox.append(Note(cause=self.cause, event=event, generation=self.generation, fields=fields))
 
+    # ------------------------------------------------------------ what concerns several parts
+
     def move(self, phase: Phase) -> None:
         assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
         self.phase = phase
 
-    def heard_commit(self, step: int) -> None:
-        self.commit_step = max(self.commit_step, step)
+    def next_generation(self) -> int:
+        """Returns the number of the generation that begins; what was suspected in the one before is settled with it."""
+        self.generation += 1
+        self.failures.broken_collective, self.failures.exit_expected_until_s = None, 0.0
+        return self.generation
 
     def built(self, rank: Rank, now_s: float) -> None:
         """The rank's process has constructed all it needs, and has made a step."""
-        if rank.joined_s is not None and now_s - rank.joined_s > self.longest_build_s:
-            self.longest_build_s = now_s - rank.joined_s
-            self.note("slowest_build", rank=rank.rank, seconds=round(self.longest_build_s, 1))
+        if rank.joined_s is not None and self.progress.build_seen(now_s - rank.joined_s):
+            self.note("slowest_build", rank=rank.rank, seconds=round(self.progress.longest_build_s, 1))
         rank.joined_s = None
 
     def end(self, exit_code: int, reason: str, *, now_s: float, details: str = "") -> None:
         """Decides the job's end: every agent stops. `reason` is the root cause unless the job is done."""
         self.move(Phase.END)
-        self.exit_code = exit_code
-        self.root_cause = f"{reason}\n{details}".rstrip() if exit_code in (1, 2) else ""
-        self.attempt = self.story = self.broken_collective = None
-        self.end_deadline_s = now_s + self.config.end_timeout_s + STOP_MARGIN_S
+        ending = self.ending
+        ending.exit_code = exit_code
+        ending.root_cause = f"{reason}\n{details}".rstrip() if exit_code in (1, 2) else ""
+        ending.deadline_s = now_s + self.config.end_timeout_s + STOP_MARGIN_S
+        self.recovery.attempt = self.recovery.story = self.failures.broken_collective = None
         self.note("job_ended", exit_code=exit_code, reason=reason)
-        self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=self.root_cause))
+        self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=ending.root_cause))
         by_signal = exit_code - _OF_SIGNALS if exit_code > _OF_SIGNALS else SIGTERM  # ranks get the one that the launcher got
         stop = Stop(reason=reason, grace_s=self.config.stop_grace_s, signal_number=by_signal, exit_code=exit_code)
         self.broadcast(stop)
         self.quit_if_all_stopped()
 
     def quit_if_all_stopped(self, *, gave_up: bool = False) -> None:
-        if self.over or not (gave_up or all(node.stopped for node in self.roster.live())):
+        if self.ending.over or not (gave_up or all(node.stopped for node in self.roster.live())):
             return
-        assert self.exit_code is not None
-        self.over = True
-        self.outbox.append(Quit(cause=self.cause, exit_code=self.exit_code))
+        assert self.ending.exit_code is not None
+        self.ending.over = True
+        self.outbox.append(Quit(cause=self.cause, exit_code=self.ending.exit_code))

@@ -10,13 +10,13 @@ from enum import StrEnum
 
 from deadpool.proto.messages import NO_STEP, RankPrepared, Slot, StoreOpened
 from deadpool.proto.messages.status import PhaseTimes, RecoveryRecord
-from deadpool.supervisor.failures.classify import FailureClass
+from deadpool.supervisor.model.failure import Failure, FailureClass
 
 
 class Stage(StrEnum):
     SPARE = "spare"  # a seat is vacant: wait for a node
-    STORE = "store"  # afresh: the rendezvous store is being opened; StartRanks follows
-    BEGIN = "begin"  # afresh: the ranks were started; the first heartbeat or RankJoined ends it
+    STORE = "store"  # from scratch: the rendezvous store is being opened; StartRanks follows
+    BEGIN = "begin"  # from scratch: the ranks were started; the first heartbeat or RankJoined ends it
     QUIESCE = "quiesce"
     PLAN = "plan"  # everybody is prepared; the last vault reports and the store are awaited
     REFORM = "reform"
@@ -35,22 +35,6 @@ PHASE_OF_STAGE = {
     Stage.FIRST_STEP: "first_step",
 }
 _PHASES = tuple(each.name for each in fields(PhaseTimes))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """What went wrong, once classified. `at_s`: when it happened (an injected one: when it struck), in the supervisor's clock.
-
-    `counted`: towards max_recoveries_without_progress, if it comes within a recovery (the first one of a recovery always counts).
-    """
-
-    cause: str
-    failure_class: FailureClass
-    node: str = ""
-    ranks: tuple[int, ...] = ()
-    at_s: float
-    counted: bool = True
-    details: str = ""  # traceback or last log lines
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,30 +117,28 @@ class Story:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryAttempt:
-    """The present generation on its way to running. `afresh`: all ranks are started anew, from nothing.
+    """The present generation on its way to running. `from_scratch`: all ranks are started, from nothing.
 
     `behind[stage]`: the ranks that have not passed it; they need not wait for each other, so a rank can be stages ahead.
-    `owing`: live nodes whose vault report is due. `leaving`: ranks whose processes of before, on a node that is drained, have not
-    reached their boundary. `killing`: ranks that must be replaced, until they are seen to exit.
+    `owing`: live nodes whose vault report is due. `drained`: ranks whose processes of before, on a node that is drained, have not
+    reached their boundary. `killing`: ranks that must be replaced, until they are seen to exit;
+    `outside`: those of them that have not failed, and whose scripts are where they cannot go back to a step from.
     """
 
     generation: int
-    afresh: bool
+    from_scratch: bool
     stage: Stage
     began_s: float
     behind: dict[Stage, set[int]] = field(default_factory=dict)
     owing: set[str] = field(default_factory=set)
-    leaving: set[int] = field(default_factory=set)
+    drained: set[int] = field(default_factory=set)
     reports: dict[str, tuple[Slot, ...]] = field(default_factory=dict)
     prepared: dict[int, RankPrepared] = field(default_factory=dict)
     store: StoreOpened | None = None
     store_node: str = ""
-    resume_step: int = NO_STEP
     killing: set[int] = field(default_factory=set)
     kill_deadline_s: float = 0.0
-    outside: set[int] = field(
-        default_factory=set
-    )  # of those in `killing`: no failure of theirs, they cannot go back to their steps
+    outside: set[int] = field(default_factory=set)
     last_at_s: float = 0.0  # when the last rank resumed
 
     def enter(self, stage: Stage, now_s: float) -> None:

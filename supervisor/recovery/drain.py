@@ -6,13 +6,14 @@ the new generation has committed a step.
 """
 
 from deadpool.proto.messages import WarmUp
-from deadpool.supervisor.failures.classify import FailureClass
 from deadpool.supervisor.model.commands import Answer
 from deadpool.supervisor.model.events import DrainRequested
+from deadpool.supervisor.model.failure import Failure, FailureClass
 from deadpool.supervisor.model.membership import Node, NodeRole, choose_spare
-from deadpool.supervisor.model.state import JobState, Phase
-from deadpool.supervisor.model.timeline import Failure
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.recovery import drained_ranks, protocol
+from deadpool.supervisor.recovery.planning import plan_if_ready
 
 
 def drain_requested(state: JobState, request: DrainRequested, now_s: float) -> None:
@@ -39,7 +40,7 @@ def _drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
     if node.role is NodeRole.DRAINED:
         return ""
     seated = node.node_id in state.roster.seats
-    moves = seated or (state.hooked and node.node_id in state.holders)  # ranks, or the replicas that it keeps
+    moves = seated or (state.hooked and node.node_id in state.recovery.holders)  # ranks, or the replicas that it keeps
     if moves and (error := _obstacle(state, node, seated=seated)):
         return error
     ranks = {rank.rank: node.node_id for rank in state.roster.of_node(node.node_id) if rank.present}
@@ -47,8 +48,8 @@ def _drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
     state.note("drain", node=node.node_id, reason=reason, ranks=tuple(ranks))
     state.send(node.node_id, WarmUp(standins=0))
     if moves:
-        state.leaving |= ranks
-        state.draining = node.node_id
+        state.recovery.drained |= ranks
+        state.recovery.draining = node.node_id
         cause = f"{node.node_id} is drained" + (f" ({reason})" if reason else "")
         failure = Failure(cause=cause, failure_class=FailureClass.PLANNED, node=node.node_id, ranks=tuple(ranks), at_s=now_s)
         protocol.recover(state, failure, now_s=now_s)
@@ -67,7 +68,9 @@ def _obstacle(state: JobState, node: Node, *, seated: bool) -> str:
         case Phase.RUN:
             pass
     if not state.hooked:
-        return f"{node.node_id} cannot be drained: the script has no deadpool.join(), its ranks could only be started afresh"
+        return (
+            f"{node.node_id} cannot be drained: the script has no deadpool.join(), its ranks could only be started from scratch"
+        )
     spare, why = choose_spare(state.roster.nodes)
     return f"{node.node_id} is not drained: {why}" if seated and spare is None else ""
 
@@ -78,6 +81,6 @@ def _undo(state: JobState, node: Node, now_s: float) -> str:
     drained_ranks.take_back(state, node)
     state.note("drain_undone", node=node.node_id, reason="asked for")
     protocol.node_available(state, node.node_id, now_s=now_s)
-    if state.attempt is not None:  # its old processes are awaited no more
-        protocol.plan_if_ready(state, state.attempt, now_s=now_s)
+    if state.recovery.attempt is not None:  # its old processes are awaited no more
+        plan_if_ready(state, state.recovery.attempt, now_s=now_s)
     return ""

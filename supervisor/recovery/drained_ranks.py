@@ -1,6 +1,7 @@
 """The processes on a node that is drained, from the order to drain until nobody needs them: what they hold goes to the vault.
 
-`JobState.leaving` has all of them (rank -> node), `RecoveryAttempt.leaving` those that a recovery still waits for. Over JobState.
+`RecoveryState.drained` has all of them (rank -> node), `RecoveryAttempt.drained` those that a recovery still waits for.
+Over JobState.
 """
 
 from deadpool.proto.messages import KillRanks, RankPrepared
@@ -11,27 +12,27 @@ from deadpool.supervisor.model.timeline import Stage
 
 def prepared(state: JobState, message: RankPrepared, node_id: str) -> None:
     """What this process held is in the vault of its node; the vault's report follows."""
-    attempt = state.attempt
+    attempt = state.recovery.attempt
     if attempt is not None and attempt.stage in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
-        attempt.leaving.discard(message.rank)
+        attempt.drained.discard(message.rank)
         state.roster.yields(state.roster.ranks[message.rank], message.yielded)
         attempt.owing.add(node_id)
 
 
 def forget(state: JobState, ranks: set[int]) -> None:
     """These processes have ended, or are as good as: nobody waits for them."""
-    state.leaving = {rank: node for rank, node in state.leaving.items() if rank not in ranks}
-    if state.attempt is not None:
-        state.attempt.leaving -= ranks
+    state.recovery.drained = {rank: node for rank, node in state.recovery.drained.items() if rank not in ranks}
+    if state.recovery.attempt is not None:
+        state.recovery.attempt.drained -= ranks
 
 
 def on_node(state: JobState, node_id: str) -> set[int]:
-    return {rank for rank, node in state.leaving.items() if node == node_id}
+    return {rank for rank, node in state.recovery.drained.items() if node == node_id}
 
 
 def end(state: JobState, node_id: str = "") -> None:
     """The processes that nobody needs any more are killed: on that node, or on all."""
-    for each in sorted(set(state.leaving.values())):
+    for each in sorted(set(state.recovery.drained.values())):
         if node_id in ("", each):
             ranks = on_node(state, each)
             reason = f"{each} is drained"
@@ -43,5 +44,5 @@ def take_back(state: JobState, node: Node) -> None:
     """A node that was drained may have ranks again."""
     end(state, node.node_id)
     node.role, node.drained = NodeRole.SPARE, False
-    if state.draining == node.node_id:
-        state.draining = ""
+    if state.recovery.draining == node.node_id:
+        state.recovery.draining = ""

@@ -1,13 +1,13 @@
 """Where does every rank get its state from? Pure: what live processes and vaults hold in, one step k and one source per rank out.
 
-Lineage: a recovery that resumes at k makes every later state of earlier generations a dead branch. A state (generation g, step j)
-counts only if j <= resume_step of every plan that was sent in a generation after g.
+States of a dead branch (model/lineage.py) are no sources.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, Slot, SlotKind, Source, SourceKind
+from deadpool.supervisor.model.lineage import Sent, usable
 
 _Snapshots = dict[tuple[int, int], tuple[int, str]]  # (rank, step) -> (generation, node)
 
@@ -28,19 +28,6 @@ class Plan:
     resume_step: int
     newest_step: int
     sources: tuple[Source, ...]  # of rank 0, 1, ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """A plan that was sent in this generation."""
-
-    generation: int
-    resume_step: int
-
-
-def usable(generation: int, step: int, lineage: Iterable[Sent]) -> bool:
-    """Returns whether a state is on the branch that the job is on."""
-    return step != NO_STEP and all(step <= sent.resume_step for sent in lineage if sent.generation > generation)
 
 
 def as_good_as_committed(

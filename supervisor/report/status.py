@@ -57,16 +57,16 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         job_id=state.config.job_id,
         phase=state.phase,
         generation=state.generation,
-        step=max(state.finished_step, max(steps)),
-        commit_step=state.commit_step,
+        step=max(state.progress.finished_step, max(steps)),
+        commit_step=state.progress.commit_step,
         steps_per_s=pulse.steps_per_s(),
         world_size=len(state.roster.ranks),
         hooked=state.hooked,
         exposed_stall_s=pulse.exposed_stall_s(),
         nodes=tuple(_node_status(node, state, pulse, now_s) for node in nodes),
-        recoveries=tuple(state.records),
+        recoveries=tuple(state.recovery.records),
         unprotected=unprotected(state),
-        checkpoint_step=state.checkpoint_step,
+        checkpoint_step=state.protection.checkpoint_step,
     )
 
 

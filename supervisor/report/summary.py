@@ -11,16 +11,16 @@ from deadpool.supervisor.report.status import Pulse
 
 def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
     """`steps`: how many optimizer steps the job has completed. `generations`: how many memberships it has had."""
-    step = max(state.finished_step, state.commit_step, *(rank.step for rank in state.roster.ranks))
+    step = max(state.progress.finished_step, state.progress.commit_step, *(rank.step for rank in state.roster.ranks))
     return {
         "job_id": state.config.job_id,
-        "exit_code": state.exit_code,
+        "exit_code": state.ending.exit_code,
         "world_size": state.config.world_size,
         "steps": 0 if step == NO_STEP else step,
         "generations": state.generation,
-        "committed_steps_lost": sum(record.committed_steps_lost for record in state.records),
+        "committed_steps_lost": sum(record.committed_steps_lost for record in state.recovery.records),
         "exposed_stall_s": pulse.exposed_stall_s(),
-        "recoveries": [_recovery(record) for record in state.records],
+        "recoveries": [_recovery(record) for record in state.recovery.records],
     }
 
 

@@ -24,7 +24,7 @@ from deadpool.proto.messages import status as status_messages
 from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
 from deadpool.proto.version import PROTOCOL, own_version
 from deadpool.supervisor.journal.replay import read_past
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 _TIMEOUT_S = 20.0
 OrderKind = TypeVar("OrderKind", bound=Order)
@@ -159,7 +159,7 @@ def test_a_job_from_hello_to_its_summary(supervisor: Supervisor) -> None:
     assert supervisor.err == ""
     past, _, _ = read_past(supervisor.folder / "logs" / "journal", 2, supervisor.config, events_at=0)
     assert past.job.state.phase is Phase.END
-    assert past.job.state.over
+    assert past.job.state.ending.over
 
 
 def test_the_root_cause_comes_first(supervisor: Supervisor) -> None:

@@ -82,7 +82,7 @@ class Faults:
     def _hang(self) -> None:
         """Before any process has made a step nobody can know how long that may take."""
         process = self._any_process()
-        if process is not None and self.supervisor.job.state.longest_build_s:
+        if process is not None and self.supervisor.job.state.progress.longest_build_s:
             self._log(f"pid {process.pid} on {process.node.node_id} hangs")
             process.hung = True
 
@@ -126,7 +126,7 @@ class Faults:
             self._lose(node)
 
     def _die(self, node: SimNode, away_s: float) -> None:
-        if node.alive and not self.supervisor.job.state.over:
+        if node.alive and not self.supervisor.job.state.ending.over:
             node.die()
             self.world.at(away_s, self.boot, node.index)
 

@@ -57,7 +57,7 @@ class SimNode:
     # ------------------------------------------------------------ connection
 
     def connect(self) -> None:
-        if not self.alive or self.supervisor.job.state.over:
+        if not self.alive or self.supervisor.job.state.ending.over:
             return
         if self.supervisor.is_down:
             self.world.at(self.world.between(0.05, 0.5), self.connect)

@@ -12,7 +12,7 @@ from supervising import too_often
 from deadpool.proto.config import JobConfig, OnExhausted
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 _BOUND_S = 150.0  # faults stop after some seconds; the job must be over by then, whatever happened
 
@@ -69,7 +69,7 @@ class Run:
     def check(self) -> None:
         self.world.run(_BOUND_S)
         state, truth, supervisor = self.supervisor.job.state, self.truth, self.supervisor
-        truth.check(state.over, f"not over in {_BOUND_S} s: {state.phase}, {state.attempt}, {state.roster}")
+        truth.check(state.ending.over, f"not over in {_BOUND_S} s: {state.phase}, {state.recovery.attempt}, {state.roster}")
         if supervisor.exit_code == 0:
             truth.check(state.phase is Phase.END, f"{state.phase}")
             last = {truth.steps[content] for groups in truth.generations.values() for content in groups.resumed.values()}
@@ -80,10 +80,10 @@ class Run:
             without = truth.without_body(self.until)
             truth.check(not without, f"the loop body never ran for (rank, step) {without}")
         else:
-            nothing_left = (truth.excused or truth.unfit) and state.checkpoint_step == NO_STEP
+            nothing_left = (truth.excused or truth.unfit) and state.protection.checkpoint_step == NO_STEP
             excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT
             truth.check(excused, f"ended with {supervisor.exit_code} ({supervisor.root_cause})")
-        lost = sum(record.committed_steps_lost for record in state.records)
+        lost = sum(record.committed_steps_lost for record in state.recovery.records)
         truth.check(lost == 0 or truth.excused or truth.unfit != set(), f"{lost} committed steps lost")
 
     def check_replay(self) -> None:

@@ -19,7 +19,8 @@ from deadpool.supervisor.failures.node_claims import Claim, Claims
 from deadpool.supervisor.model.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
 from deadpool.supervisor.model.membership import NodeRole
-from deadpool.supervisor.model.session import RETURN_S
+from deadpool.supervisor.model.validate import validate
+from deadpool.supervisor.resumption import RETURN_S
 
 
 class SimSupervisor:
@@ -122,7 +123,7 @@ class SimSupervisor:
         self._alarm(self._alarm_s)
 
     def drain(self, node_id: str, *, undo: bool) -> None:
-        if not self.is_down and not self.job.state.over and not self._is_away(self._drain, node_id, undo):
+        if not self.is_down and not self.job.state.ending.over and not self._is_away(self._drain, node_id, undo):
             self._drain(node_id, undo)
 
     def _drain(self, node_id: str, undo: bool) -> None:
@@ -137,7 +138,7 @@ class SimSupervisor:
 
     def kill(self) -> None:
         """Its process, or its machine: at once, or between the journal's line and the orders."""
-        if self.is_down or self.job.state.over:
+        if self.is_down or self.job.state.ending.over:
             return
         if self.world.chance(0.5):
             self._falls_within = True
@@ -187,7 +188,7 @@ class SimSupervisor:
                 self.job.handle(event, now_s=now_s)
         state, now_s = self.job.state, self.now_s
         self.truth.check(state.generation == generation, f"generation {generation} is {state.generation} after a replay")
-        self.exit_code, self.root_cause, self.world.over = state.exit_code, state.root_cause, state.over
+        self.exit_code, self.root_cause, self.world.over = state.ending.exit_code, state.ending.root_cause, state.ending.over
         self._silence = HeartbeatMonitor(timeout_s=self.config.heartbeat_timeout_s, now_s=now_s)
         self._steps = StepWatch(timeout_s=self.config.hang_timeout_s)
         for node in state.roster.live():
@@ -215,6 +216,7 @@ class SimSupervisor:
         self.past.append((event, now_s))
         generation, hooked = self.job.state.generation, self.job.state.hooked
         commands = self.job.handle(event, now_s=now_s)
+        self._validate()
         for command in commands:
             if isinstance(command, Note) and command.event == "node_lost":
                 lost = str(command.fields["node"])
@@ -233,6 +235,12 @@ class SimSupervisor:
         self._carry_out(commands)
         if not self.is_down:
             self._set_alarm()
+
+    def _validate(self) -> None:
+        try:
+            validate(self.job.state)
+        except AssertionError as broken:
+            raise self.truth.fail(str(broken)) from broken
 
     def _decided(self, generation: int, hooked: bool) -> None:
         """The event is written: what it leads to is decided, whoever carries it out. Before it these were the job's."""
@@ -270,6 +278,7 @@ class SimSupervisor:
             self._handle(StepsStalled(event_id=self._next_id(), generation=generation, stalled_s=stalled_s, sure=True))
         while not self.is_down and (commands := self.job.tick(now_s=now_s)):
             self.past.append((None, now_s))
+            self._validate()
             self._generation = self.job.state.generation
             self._carry_out(commands)
         if not self.is_down:

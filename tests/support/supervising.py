@@ -18,7 +18,8 @@ from deadpool.supervisor.model.events import (
     StepsStalled,
     StopRequested,
 )
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.validate import validate
 
 OrderKind = TypeVar("OrderKind", bound=Order)
 
@@ -83,6 +84,7 @@ class Scene:
             self.now_s = max(self.now_s, at_s)
             self.past.append((None, self.now_s))
             self.commands += self.job.tick(now_s=self.now_s)
+            validate(self.state)
         self.now_s = end_s
 
     # ------------------------------------------------------------ what is said often
@@ -217,6 +219,7 @@ class Scene:
     def _do(self, event: Event) -> None:
         self.past.append((event, self.now_s))
         self.commands += self.job.handle(event, now_s=self.now_s)
+        validate(self.state)
 
     def _next_id(self) -> int:
         self._event_id += 1

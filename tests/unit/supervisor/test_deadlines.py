@@ -51,7 +51,7 @@ def test_survivor_that_does_not_quiesce_is_killed_and_replaced() -> None:
     for node in range(3):
         scene.report(node, *scene.vault(node, 5))
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert record.ranks == (2, 3)
 
 
@@ -88,7 +88,7 @@ def test_joiner_that_takes_far_longer_than_any_process_before_hangs() -> None:
     scene.start()
     scene.wait(10.0)
     scene.heartbeat(step=1, commit_step=0)
-    assert scene.state.longest_build_s == 10.0
+    assert scene.state.progress.longest_build_s == 10.0
     for generation, limit_s in ((2, 50.0), (3, 100.0)):
         scene.killed(3)
         assert scene.state.generation == generation
@@ -109,7 +109,7 @@ def test_a_build_has_not_taken_the_time_without_a_supervisor() -> None:
     scene.handle(SupervisorStarted(event_id=900, term=1, away_s=0.0))
     scene.handle(SupervisorStarted(event_id=901, term=2, away_s=100.0))
     scene.heartbeat(step=1, commit_step=0)
-    assert scene.state.longest_build_s == 5.0
+    assert scene.state.progress.longest_build_s == 5.0
 
 
 def stopped(scene: Scene, rank: int, *, is_stopped: bool = True) -> None:
@@ -163,7 +163,7 @@ def test_nor_does_it_in_a_later_stage(done: int) -> None:
     scene.killed(2)
     scene.recover(step=5, survivors=[0, 1, 3], joiners=[2])
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert "the process of rank 2 is stopped" in record.cause
 
 

@@ -10,7 +10,7 @@ from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.commands import SendOrder
-from deadpool.supervisor.model.state import MOVES, Phase
+from deadpool.supervisor.model.phase import MOVES, Phase
 
 
 def test_the_job_starts_when_all_nodes_are_there() -> None:
@@ -115,7 +115,7 @@ def test_unhooked_job_uses_its_spare() -> None:
     scene.heartbeat(step=NO_STEP)
     assert scene.notes("restarted")  # what is not known here is not said: that they have made a step
     assert not scene.notes("recovered")
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert (record.resume_step, record.steps_reexecuted, record.phases_s.first_step) == (NO_STEP, 0, 0.0)
 
 

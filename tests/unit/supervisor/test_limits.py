@@ -5,7 +5,7 @@ from supervising import Scene, snapshot, too_often
 
 from deadpool.proto import messages
 from deadpool.proto.config import OnExhausted
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 
 def test_no_source_ends_the_job_and_names_the_ranks() -> None:
@@ -41,7 +41,7 @@ def test_no_spare_waits_for_a_node() -> None:
     scene.report(0, *scene.vault(0, 5))
     scene.report(1)
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert record.phases_s.decide == pytest.approx(3600.0)
     assert record.total_s == pytest.approx(3600.0)
 

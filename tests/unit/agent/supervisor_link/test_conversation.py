@@ -8,7 +8,7 @@ from deadpool.agent.supervisor_link.conversation import Conversation
 from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, OpenStore, RankJoined, StartRanks, Stop, StoreOpened, Welcome
 from deadpool.supervisor.model.commands import SendOrder
 from deadpool.supervisor.model.events import FromAgent
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 HELLO = Hello(node_id="node0", hint=0, host="h", port=1, pid=1, generation=0)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from deadpool.proto.messages import Hello
-from deadpool.supervisor.failures.attribution import blamed
+from deadpool.supervisor.failures.attribution import named_node
 from deadpool.supervisor.model.membership import Node, Roster
 
 
@@ -35,4 +35,4 @@ _NCCL = "socketProgress: Connection closed by remote peer trainer-b<45210>"
     ],
 )
 def test_the_peer_that_an_error_names(error: str, hosts: tuple[str, ...], node: str) -> None:
-    assert blamed(error, "node0", _nodes(*hosts)) == node
+    assert named_node(error, "node0", _nodes(*hosts)) == node

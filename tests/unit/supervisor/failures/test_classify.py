@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from deadpool.host.errors import ConfigError
-from deadpool.supervisor.failures.classify import ErrorMark, Facts, What, classify, error_mark, unhealthy
+from deadpool.supervisor.failures.classify import Facts, classify, unhealthy
 from deadpool.supervisor.failures.rules import parse_rules, rules_of
+from deadpool.supervisor.model.failure import ErrorMark, What, error_mark
 
 _ERROR = error_mark(rank=3, step=7, exit_code=1, error="Traceback\n  ...\nValueError: x\n", log_tail="")
 

@@ -3,7 +3,7 @@
 from supervising import Scene
 
 from deadpool.proto import messages
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 
 def _stalled(scene: Scene, *, sure: bool = False) -> None:

@@ -4,7 +4,7 @@ from supervising import Scene, replica, snapshot
 
 from deadpool.proto.messages import CheckpointWritten, CopyConflict, RankFailed, RankRestored, Reform, Source, SourceKind
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 NOBODY_GAVE = "no peer gave back model/w of step 9"
 PEERS = [[0]]  # what rank 1's replica leaves out, only rank 0 holds
@@ -57,7 +57,7 @@ def test_the_step_before_is_tried_next_and_the_lost_commit_is_counted() -> None:
     planned(scene)
     assert resume_steps(scene) == [9, 8]
     scene.bring_up(8)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert NOBODY_GAVE in record.cause
     assert record.committed_steps_lost == 1
     (note,) = scene.notes("copies_contradict")
@@ -99,7 +99,7 @@ def test_what_is_learned_by_failing_is_no_failure_in_a_row() -> None:
     for step in (9, 8):
         refuses(scene, step, 0)
         planned(scene)
-    assert scene.state.exit_code is None
+    assert scene.state.ending.exit_code is None
 
 
 def test_it_is_believed_of_an_older_generation_and_known_after_a_replay() -> None:
@@ -131,4 +131,4 @@ def test_a_peer_that_was_passed_over_is_told_of() -> None:
     scene.say(scene.home(1), restored)
     assert len(scene.notes("copies_contradict")) == 1
     scene.bring_up(9)
-    assert scene.state.records[0].resume_step == 9
+    assert scene.state.recovery.records[0].resume_step == 9

@@ -65,7 +65,7 @@ def test_an_outvoted_rank_is_killed_and_nothing_behind_the_good_state_is_used(sc
         scene.report(node, *(slots if node < 2 else ()))
     assert [note.fields["resume_step"] for note in scene.notes("plan")] == [8]
     scene.bring_up(8)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert "silent corruption" in record.cause
     assert record.committed_steps_lost == 3
 
@@ -92,4 +92,4 @@ def test_a_checkpoint_is_asked_for_until_it_is_written(scene: Scene) -> None:
     scene.bring_up(9)
     assert [(node, order.generation) for node, order in scene.took(WriteCheckpoint)][-1] == (0, 2)
     scene.say(0, CheckpointWritten(step=10, path="step-10", seconds=1.0))
-    assert not scene.state.checkpoint_asked
+    assert not scene.state.protection.checkpoint_asked

@@ -6,7 +6,7 @@ from supervising import Scene, replica, snapshot
 from deadpool.proto import messages
 from deadpool.proto.config import OnExhausted
 from deadpool.proto.messages import SourceKind
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 
 def training(**options: object) -> Scene:
@@ -50,12 +50,12 @@ def test_the_ranks_move_with_the_state_of_the_step_that_all_have() -> None:
     assert [(node, order.ranks) for node, order in scene.took(messages.KillRanks)] == [(1, (2, 3))]
     assert (1, messages.WarmUp(standins=0)) in scene.took(messages.WarmUp)
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert (record.failure_class, record.ranks, record.spare, record.steps_reexecuted) == ("planned", (2, 3), "node2", 1)
     assert record.survivors_kept_processes
     assert not scene.notes("failure")
-    assert scene.state.fruitless == 0
-    assert scene.state.holders == {"node0", "node2"}
+    assert scene.state.recovery.fruitless == 0
+    assert scene.state.recovery.holders == {"node0", "node2"}
 
 
 def test_it_has_no_rank_again_until_it_is_asked_back() -> None:
@@ -89,11 +89,11 @@ def test_a_spare_is_drained_without_a_recovery_unless_it_keeps_replicas() -> Non
     assert scene.drain("node2") == ""
     assert (scene.state.phase, scene.state.roster.nodes["node2"].role) == (Phase.RUN, "drained")
     scene = training(nnodes=1, nproc_per_node=1, spares=2)
-    assert scene.state.holders == {"node1"}
+    assert scene.state.recovery.holders == {"node1"}
     assert scene.drain("node1") == ""
     assert scene.state.phase is Phase.RECOVER
     scene.recover(step=5, survivors=[0], joiners=[])
-    assert scene.state.holders == {"node2"}
+    assert scene.state.recovery.holders == {"node2"}
 
 
 @pytest.mark.parametrize("on_exhausted", list(OnExhausted))

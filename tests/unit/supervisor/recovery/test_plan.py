@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from supervising import replica, snapshot
 
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Slot, SlotKind, SourceKind
-from deadpool.supervisor.recovery.plan import Live, Plan, Sent, as_good_as_committed, plan_recovery, usable
+from deadpool.supervisor.model.lineage import Sent, usable
+from deadpool.supervisor.recovery.plan import Live, Plan, as_good_as_committed, plan_recovery
 
 
 @dataclass(frozen=True)

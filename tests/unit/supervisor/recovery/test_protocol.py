@@ -5,7 +5,7 @@ from supervising import Scene, snapshot, too_often
 
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, SourceKind
-from deadpool.supervisor.model.state import Phase
+from deadpool.supervisor.model.phase import Phase
 
 
 def test_killed_rank_comes_back_on_its_node_from_its_own_vault() -> None:
@@ -25,7 +25,7 @@ def test_killed_rank_comes_back_on_its_node_from_its_own_vault() -> None:
 
     scene.now_s += 0.1
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert scene.state.phase is Phase.RUN
     assert (record.failure_class, record.ranks, record.spare, record.resume_step) == ("transient", (3,), "", 5)
     assert record.steps_reexecuted == 1
@@ -49,7 +49,7 @@ def test_lost_node_is_replaced_by_the_spare_from_replicas() -> None:
     assert sources[2].endpoint is not None
     assert sources[2].endpoint.node_id == "node0"
     scene.bring_up(4)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert (record.failure_class, record.node, record.ranks, record.spare) == ("permanent", "node1", (2, 3), "node2")
 
 
@@ -81,7 +81,7 @@ def test_rank_then_node_in_one_run_are_two_recoveries() -> None:
     ((_, plan), _) = scene.took(messages.Reform)
     assert plan.resume_step == 8
     scene.bring_up(8)
-    assert [record.generation for record in scene.state.records] == [2, 3]
+    assert [record.generation for record in scene.state.recovery.records] == [2, 3]
     assert scene.state.generation == 3
 
 
@@ -103,7 +103,7 @@ def test_second_failure_during_recovery_starts_over_from_the_same_state() -> Non
     assert (node, [placement.rank for placement in assign.placements]) == (2, [2, 3])
     scene.recover(step=5, survivors=[0, 1], joiners=[2, 3])
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert record.generation == 3
     assert record.ranks == (2, 3)
     assert "rank 3 on node1" in record.cause
@@ -156,7 +156,7 @@ def test_ranks_that_are_ahead_go_back() -> None:
     ((_, plan), _) = scene.took(messages.Reform)
     assert plan.resume_step == 5
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert record.steps_reexecuted == 2
 
 
@@ -169,8 +169,8 @@ def test_broken_collective_waits_for_a_root_cause() -> None:
     scene.lose(1)
     scene.wait(1.0)
     assert scene.state.generation == 2
-    assert scene.state.story is not None
-    assert scene.state.story.first.node == "node1"
+    assert scene.state.recovery.story is not None
+    assert scene.state.recovery.story.first.node == "node1"
 
 
 def test_an_error_on_its_way_out_is_waited_for() -> None:
@@ -185,8 +185,8 @@ def test_an_error_on_its_way_out_is_waited_for() -> None:
         1, messages.RankExited(generation=1, rank=2, pid=scene.state.roster.ranks[2].pid, exit_code=1, error="RuntimeError: no")
     )
     assert scene.state.generation == 2
-    assert scene.state.story is not None
-    assert scene.state.story.causes == ["rank 2 on node1 failed: exit code 1"]
+    assert scene.state.recovery.story is not None
+    assert scene.state.recovery.story.causes == ["rank 2 on node1 failed: exit code 1"]
 
 
 def test_an_error_that_the_script_has_caught_does_not_hold_the_job_up_for_ever() -> None:
@@ -210,7 +210,7 @@ def test_broken_collective_without_a_death_re_forms_the_same_members() -> None:
     assert not scene.took(messages.Assign)
     scene.recover(step=5, survivors=[0, 1, 2, 3], joiners=[])
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert record.ranks == ()
     assert record.survivors_kept_processes
     assert record.phases_s.detect == pytest.approx(0.5)
@@ -232,7 +232,7 @@ def test_nothing_committed_starts_all_ranks_afresh_without_counting() -> None:
     assert starts[0][1].restart_count == 0
     scene.say(1, messages.RankJoined(generation=3, rank=2, pid=77))
     assert scene.state.phase is Phase.RUN
-    assert len(scene.state.records) == 1
+    assert len(scene.state.recovery.records) == 1
 
 
 def test_a_failure_in_the_first_step_starts_all_ranks_afresh() -> None:
@@ -251,7 +251,7 @@ def test_a_failure_in_the_first_step_starts_all_ranks_afresh() -> None:
     scene.open_store()
     assert [node for node, _ in scene.took(messages.StartRanks)] == [0, 1]
     scene.say(1, messages.RankJoined(generation=3, rank=2, pid=77))
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert (record.resume_step, record.committed_steps_lost, record.survivors_kept_processes) == (0, 0, False)
 
 
@@ -279,7 +279,7 @@ def test_committed_steps_that_are_lost_are_counted_once() -> None:
     scene.killed(3, pid=0)
     scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
     scene.bring_up(5)
-    assert [record.committed_steps_lost for record in scene.state.records] == [1, 0]
+    assert [record.committed_steps_lost for record in scene.state.recovery.records] == [1, 0]
 
 
 def test_injected_failure_is_timed_from_its_strike() -> None:
@@ -295,7 +295,7 @@ def test_injected_failure_is_timed_from_its_strike() -> None:
     scene.killed(3)
     scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
     scene.bring_up(5)
-    (record,) = scene.state.records
+    (record,) = scene.state.recovery.records
     assert record.phases_s.detect == pytest.approx(0.1)
     assert record.total_s == pytest.approx(0.1)
     scene.forget()
@@ -365,7 +365,7 @@ def test_failure_soon_after_a_fresh_start_asks_first_what_there_is() -> None:
     assert scene.took(messages.Quiesce)
     scene.recover(step=2, survivors=[1, 2, 3], joiners=[0], generation=3)
     scene.bring_up(2)
-    assert scene.state.records[-1].resume_step == 2
+    assert scene.state.recovery.records[-1].resume_step == 2
 
 
 def test_holder_that_was_lost_before_anybody_joined_is_missed_then() -> None:
@@ -414,7 +414,7 @@ def test_all_ranks_yield_a_step_again_or_none_does(died: int, others: int, resum
     assert (plan.resume_step, plan.yielded) == (resume_step, yielded)
     assert [note.fields["step"] for note in scene.notes("loop_body_lost")] == ([3] if died == 3 else [])
     scene.bring_up(resume_step)
-    assert scene.state.records[0].committed_steps_lost == 0
+    assert scene.state.recovery.records[0].committed_steps_lost == 0
 
 
 def test_a_plan_counts_for_whoever_is_lost_after_it() -> None:

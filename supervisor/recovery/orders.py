@@ -1,0 +1,75 @@
+"""What nodes are ordered while a generation is brought up, in whichever way. Over JobState."""
+
+from deadpool.proto.messages import Assign, KillRanks, OpenStore, WarmUp
+from deadpool.supervisor.model.membership import NodeRole
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
+
+KILL_TIMEOUT_S = 10.0  # SIGKILL to the exit seen: longer means that the node is broken
+
+
+def open_store(state: JobState, attempt: RecoveryAttempt) -> None:
+    """Asks a member for the generation's store: one that was in the job before, another one after each failure to open it."""
+    survivors = [rank.node_id for rank in state.roster.ranks if rank.present and not rank.joining]
+    candidates = list(dict.fromkeys(survivors)) or [node.node_id for node in state.roster.members()]
+    attempt.store_node = candidates[state.recovery.store_failures % len(candidates)]
+    state.send(attempt.store_node, OpenStore(generation=attempt.generation))
+
+
+def kill(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None:
+    """These ranks' processes are killed; each is replaced on its node when it was seen to exit."""
+    attempt = state.recovery.attempt
+    assert attempt is not None
+    attempt.killing |= ranks
+    attempt.kill_deadline_s = now_s + KILL_TIMEOUT_S
+    for node in state.roster.members():
+        numbers = tuple(rank.rank for rank in state.roster.of_node(node.node_id) if rank.rank in ranks)
+        if numbers:
+            state.note("ranks_killed", node=node.node_id, ranks=numbers, reason=reason)
+            state.send(node.node_id, KillRanks(generation=state.generation, ranks=numbers, reason=reason))
+
+
+def replace_outside(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None:
+    """These ranks' processes have not failed, but their scripts are where they cannot go back to a step from: fresh ones can."""
+    assert state.recovery.attempt is not None
+    state.recovery.attempt.outside |= ranks
+    if ranks:
+        kill(state, ranks, reason, now_s=now_s)
+
+
+def assign(state: JobState, node_id: str, *, now_s: float) -> None:
+    """Orders a process for each of the node's ranks that has none."""
+    absent = [rank for rank in state.roster.of_node(node_id) if not rank.present]
+    if not absent:
+        return
+    attempt = state.recovery.attempt
+    assert attempt is not None
+    for rank in absent:
+        state.roster.give_process(rank, generation=state.generation, now_s=now_s, joining=True)
+        attempt.behind[Stage.QUIESCE].add(rank.rank)
+        attempt.prepared.pop(rank.rank, None)
+    numbers = {rank.rank for rank in absent}
+    placements = state.roster.placements(node_id, state.config.replicas)
+    order = Assign(
+        generation=state.generation,
+        world_size=len(state.roster.ranks),
+        placements=tuple(placement for placement in placements if placement.rank in numbers),
+        hint_step=max(0, state.progress.commit_step, *(rank.step for rank in state.roster.ranks)),
+        master_node_count=len(state.roster.seats),
+        restart_count=state.recovery.restarts,
+    )
+    state.send(node_id, order)
+    warm_up(state, node_id)
+
+
+def warm_up(state: JobState, node_id: str) -> None:
+    """Members keep one stand-in, spares one for each rank they may get. Only a job with hooks has any."""
+    role = state.roster.nodes[node_id].role
+    if state.hooked and role in (NodeRole.MEMBER, NodeRole.SPARE):
+        state.send(node_id, WarmUp(standins=1 if role is NodeRole.MEMBER else state.config.nproc_per_node))
+
+
+def send_injections(state: JobState) -> None:
+    for armed in state.injections.values():
+        if not armed.spent:
+            state.broadcast(armed.order())

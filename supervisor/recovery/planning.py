@@ -1,0 +1,143 @@
+"""Everybody is prepared, or cannot be asked: the plan is made and sent, or there is none to be made. Over JobState."""
+
+from collections.abc import Sequence
+
+from deadpool.proto.messages import NO_STEP, Reform, SlotKind, Source, StoreOpened
+from deadpool.supervisor.model.lineage import usable
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
+from deadpool.supervisor.recovery import drained_ranks
+from deadpool.supervisor.recovery.fresh_start import start_over
+from deadpool.supervisor.recovery.plan import Live, Plan, as_good_as_committed, plan_recovery
+from deadpool.supervisor.recovery.running import lap
+
+
+def nothing_can_be_committed(state: JobState, attempt: RecoveryAttempt) -> bool:
+    """Returns whether some rank has no sealed state anywhere, so that no step can ever have been committed."""
+    if state.progress.commit_step != NO_STEP or not {node.node_id for node in state.roster.live()} <= attempt.reports.keys():
+        return False
+    held = {
+        slot.rank
+        for slots in attempt.reports.values()
+        for slot in slots
+        if usable(slot.generation, slot.step, state.recovery.lineage)
+    }
+    return any(rank.rank not in held for rank in state.roster.ranks)
+
+
+def plan_if_ready(state: JobState, attempt: RecoveryAttempt, *, now_s: float) -> None:
+    if attempt.stage is Stage.QUIESCE and not attempt.behind[Stage.QUIESCE] and not attempt.killing:
+        lap(state, attempt, now_s)
+        attempt.enter(Stage.PLAN, now_s)
+    if attempt.stage is Stage.PLAN and attempt.store is not None and not attempt.owing and not attempt.drained:
+        _plan(state, attempt, attempt.store, now_s=now_s)
+
+
+def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_s: float) -> None:
+    roster, story = state.roster, state.recovery.story
+    assert story is not None
+    plan, why = plan_recovery(
+        homes=[rank.node_id for rank in roster.ranks],
+        live=[
+            Live(rank=each.rank, generation=each.live_generation, step=each.live_step)
+            for each in attempt.prepared.values()
+            if each.live_step != NO_STEP
+        ],
+        vaults=attempt.reports,
+        endpoints={node.node_id: node.endpoint for node in roster.live()},
+        lineage=state.recovery.lineage,
+        conflicts=state.protection.conflicts,
+        unyielded=roster.unyielded(),
+    )
+    story.commit_known(state.progress.commit_step)
+    if plan is None:
+        _without_plan(state, why, now_s=now_s)
+    elif (
+        plan.resume_step == 0
+    ):  # a first step must meet ranks that have not stepped: DDP sums in another order from its second on
+        story.goes_back(0, newest_step=plan.newest_step)
+        start_over(state, "no step is done yet that all ranks can go on from", now_s=now_s)
+    else:
+        _go_back(state, attempt, plan, why)
+        drained_ranks.end(state)
+        lap(state, attempt, now_s)
+        attempt.enter(Stage.REFORM, now_s)
+        _send_plan(state, plan.resume_step, plan.sources, store)
+
+
+def _without_plan(state: JobState, why: str, *, now_s: float) -> None:
+    """No memory holds a whole state (any more): all ranks start from scratch, and find the newest checkpoint by themselves."""
+    commit_step, checkpoint_step, story = state.progress.commit_step, state.protection.checkpoint_step, state.recovery.story
+    assert story is not None
+    if commit_step == NO_STEP:
+        start_over(state, f"no commit is known: {why}", now_s=now_s)
+    elif checkpoint_step != NO_STEP:
+        state.note("back_to_checkpoint", step=checkpoint_step, committed_step=commit_step, reason=why)
+        reason = f"step {commit_step} was committed, but {why}: back to the checkpoint of step {checkpoint_step}"
+        start_over(state, reason, now_s=now_s)
+    else:
+        reason = f"{'; '.join(story.causes)}; step {commit_step} was committed, but {why}"
+        state.end(1, reason, now_s=now_s, details=story.first.details)
+
+
+def _go_back(state: JobState, attempt: RecoveryAttempt, plan: Plan, why: str) -> None:
+    """The job is at S_resume_step: what came after it is of a dead branch."""
+    recovery, progress, story = state.recovery, state.progress, state.recovery.story
+    assert story is not None
+    if progress.commit_step > recovery.fruitful_step:
+        recovery.fruitless, recovery.fruitful_step = 1, progress.commit_step
+    recovery.fruitful_step = min(recovery.fruitful_step, plan.newest_step)
+    story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))
+    story.goes_back(plan.resume_step, newest_step=plan.newest_step)
+    progress.commit_known(
+        as_good_as_committed(plan.resume_step, commit_step=progress.commit_step, vaults=attempt.reports, lineage=recovery.lineage)
+    )
+    progress.gone_back(plan.resume_step)
+    recovery.branch(generation=state.generation, resume_step=plan.resume_step)
+    unyielded = state.roster.unyielded()
+    if unyielded is not None and unyielded < plan.resume_step:
+        state.note("loop_body_lost", step=unyielded, reason=f"no rank can go back to step {unyielded} to run it again")
+    kinds: dict[str, float] = {}
+    for source in plan.sources:
+        kinds[source.kind] = kinds.get(source.kind, 0) + 1
+    state.note("plan", resume_step=plan.resume_step, sources=kinds, reason=why)
+
+
+def _send_plan(state: JobState, resume_step: int, sources: Sequence[Source], store: StoreOpened) -> None:
+    roster = state.roster
+    yielded = max(resume_step, roster.yielded())
+    for rank in roster.ranks:  # all do as the plan says; how far each has come with it they will say
+        rank.yielded, rank.yielded_known = yielded, False
+    state.recovery.holders = frozenset()
+    for node in roster.members():
+        placements = roster.placements(node.node_id, state.config.replicas)
+        state.recovery.holders |= {holder.node_id for placement in placements for holder in placement.holders}
+        order = Reform(
+            generation=state.generation,
+            resume_step=resume_step,
+            commit_step=state.progress.commit_step,
+            yielded=yielded,
+            store_host=store.host,
+            store_port=store.port,
+            placements=placements,
+            sources=tuple(sources[placement.rank] for placement in placements),
+        )
+        state.send(node.node_id, order)
+
+
+def _ahead_step(state: JobState, attempt: RecoveryAttempt) -> int:
+    """Returns the largest step that a rank which kept its process had in progress: it has S_step, live or else in its vault."""
+    story = state.recovery.story
+    assert story is not None
+    survivors = [rank for rank in state.roster.ranks if rank.rank not in story.ranks]
+    steps = [attempt.prepared[rank.rank].live_step for rank in survivors]
+    for rank in survivors:
+        slots = attempt.reports.get(rank.node_id, ())
+        steps += [
+            slot.step
+            for slot in slots
+            if slot.rank == rank.rank
+            and slot.kind is SlotKind.SNAPSHOT
+            and usable(slot.generation, slot.step, state.recovery.lineage)
+        ]
+    return max(steps, default=max(rank.step for rank in state.roster.ranks))

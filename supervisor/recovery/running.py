@@ -1,0 +1,53 @@
+"""A generation has been brought up: the job runs. Its ranks finish, are released, and exit: the job is done. Over JobState."""
+
+from deadpool.proto.messages import Release
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, RecoveryAttempt
+from deadpool.supervisor.protection.checkpoints import ask_for_checkpoint
+
+
+def lap(state: JobState, attempt: RecoveryAttempt, now_s: float) -> None:
+    """The time since the last lap went into the present stage."""
+    if state.recovery.story is not None:
+        state.recovery.story.lap(PHASE_OF_STAGE[attempt.stage], now_s)
+
+
+def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool) -> None:
+    """The generation runs. `kept`: every rank that did not fail is played by the process of before."""
+    recovery = state.recovery
+    lap(state, attempt, now_s)
+    state.move(Phase.RUN)
+    recovery.attempt, recovery.draining = None, ""
+    if recovery.story is None:
+        state.note("started")
+    else:
+        record = recovery.story.record(generation=state.generation, survivors_kept_processes=kept)
+        recovery.records.append(record)
+        recovery.story = None
+        state.note(
+            "restarted" if attempt.from_scratch else "recovered",  # all ranks' processes are there; or all have made a new step
+            cause=record.cause,
+            failure_class=record.failure_class,
+            ranks=record.ranks,
+            spare=record.spare,
+            resume_step=record.resume_step,
+            steps_reexecuted=record.steps_reexecuted,
+            total_s=record.total_s,
+        )
+    ask_for_checkpoint(state)
+    finish_if_done(state, now_s=now_s)
+
+
+def finish_if_done(state: JobState, *, now_s: float) -> None:
+    """Every rank has finished: they are released. Every rank has exited with 0: the job is done."""
+    if state.phase not in (Phase.START, Phase.RUN, Phase.FINISH):
+        return
+    ranks = state.roster.ranks
+    if all(rank.done for rank in ranks):
+        state.end(0, "done", now_s=now_s)
+    elif state.phase is Phase.RUN and all(rank.finished or rank.done for rank in ranks):
+        state.move(Phase.FINISH)
+        state.note("released", step=state.progress.finished_step)
+        for node in state.roster.members():
+            state.send(node.node_id, Release(generation=state.generation))

@@ -1,0 +1,49 @@
+"""Which node sits in which seat when a generation begins: spares take vacant ones; a job may go on with fewer seats.
+
+Over JobState.
+"""
+
+from deadpool.proto.config import OnExhausted
+from deadpool.supervisor.model.membership import NodeRole, choose_members, choose_spare
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.recovery import drained_ranks
+
+
+def first_members(state: JobState) -> None:
+    """Enough agents are there: the first ones take the seats."""
+    for node_rank, node_id in enumerate(choose_members(state.roster.live(), state.config.nnodes)):
+        state.roster.take_seat(node_rank, node_id)
+
+
+def fit_seats(state: JobState) -> None:
+    """A job with a range of nodes has as many seats as there are nodes for it; not a hooked one, whose ranks keep their state."""
+    roster, config = state.roster, state.config
+    present = len(roster.members()) + len(roster.spares())
+    nnodes = max(config.fewest_nodes, min(config.nnodes, present))
+    if not state.hooked and nnodes != len(roster.seats):
+        roster.resize(nnodes)
+        state.note("resized", nnodes=nnodes)
+
+
+def fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
+    """Gives each vacant seat a spare. Returns False when the job has ended for want of one; with `wait` seats stay vacant."""
+    for node_rank in state.roster.vacancies():
+        spare, why = choose_spare(state.roster.nodes)
+        draining = state.roster.nodes.get(state.recovery.draining)
+        if spare is None and draining is not None and draining.role is NodeRole.DRAINED:  # its ranks have nowhere else to go
+            drained_ranks.take_back(state, draining)
+            state.note("drain_undone", node=draining.node_id, reason=why)
+            spare, why = choose_spare(state.roster.nodes)
+        if spare is not None:
+            _seat(state, node_rank, spare, why)
+        elif state.config.on_exhausted is OnExhausted.ABORT:
+            state.end(1, f"{reason}; {why} (--on-exhausted abort)", now_s=now_s)
+            return False
+    return True
+
+
+def _seat(state: JobState, node_rank: int, spare: str, why: str) -> None:
+    state.roster.take_seat(node_rank, spare)
+    if state.recovery.story is not None:
+        state.recovery.story.spares.append(spare)
+    state.note("spare_chosen", node=spare, seat=node_rank, reason=why)
