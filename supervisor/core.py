@@ -282,8 +282,6 @@ class Job:
 
     def _progressed(self, node_id: str, rank: Rank, progress: messages.RankProgress, now_s: float) -> None:
         state = self.state
-        if not rank.present:
-            return  # it has ended meanwhile
         rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
         if progress.stopped and rank.stopped_s is None:
             state.note("rank_stopped", rank=rank.rank, node=node_id)

@@ -41,8 +41,6 @@ _EXIT_S = 10.0  # from an exception in a rank's step to the exit of its process:
 
 def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_s: float) -> None:
     """A process that played a rank is gone; not called for one that was replaced (Roster.plays)."""
-    if not state.roster.ranks[exited.rank].present:
-        return
     exit = exit_of(state, node_id, exited)
     _note_exit(state, node_id, exited)
     if state.phase is Phase.END:

@@ -191,7 +191,7 @@ class Roster:
         if not 0 <= rank < len(self.ranks):
             return False
         known = self.ranks[rank]
-        return known.node_id == node_id and generation >= known.since and (node_id, pid) not in self.retired
+        return known.present and known.node_id == node_id and generation >= known.since and (node_id, pid) not in self.retired
 
     def placements(self, node_id: str, replicas: int) -> tuple[Placement, ...]:
         """Returns the places of the node's ranks, each with the endpoints of its replicas' holders."""
