@@ -92,5 +92,5 @@ class Recovery:
                 restored = from_own_slot(self._state, self._protection.own_slots(), wanted, self._session.node_id)
             case SourceKind.REPLICA | SourceKind.ELSEWHERE:
                 restored = from_elsewhere(self._state, source, plan.resume_step, self._session.token)
-        self._protection.peers = restored.peers
+        self._protection.holds(restored)
         return wanted, restored

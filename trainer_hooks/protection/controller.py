@@ -18,7 +18,7 @@ from deadpool.trainer_hooks.protection.peers import Exchange, Peers
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
 from deadpool.trainer_hooks.protection.replicate import VaultClient
-from deadpool.trainer_hooks.protection.restore import from_own_slot
+from deadpool.trainer_hooks.protection.restore import OUTSIDE_WRITES, Restored, from_own_slot
 from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES, Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
 from deadpool.trainer_hooks.protection.snapshot import Local, layout_of
@@ -40,6 +40,7 @@ class Protection:
     def __init__(self, session: ProtectedProcess, state: TrainingState, engine: Engine, *, on_commit: Callable[[], None]) -> None:
         self.on = True
         self.boundary: Boundary | None = None
+        self._compared: Boundary | None = None
         self._local = Local(slots=self._reserved_slots, engine=engine, peers={}, counters=Counters())
         self._session, self._state, self._engine = session, state, engine
         self._member = session.member
@@ -71,6 +72,7 @@ class Protection:
         A vault that is too small for the job is for the user to mend, before the job has done anything.
         """
         role = self._session.role
+        self._local.outside_writes.watch()
         self.capture(state)
         assert self.boundary is not None
         try:
@@ -96,6 +98,11 @@ class Protection:
         self._protector.submit(self.boundary)
         return self._protector.wait_done(state.step)
 
+    def holds(self, restored: Restored) -> None:
+        """The process was restored to another state than its own."""
+        self.peers = restored.peers
+        self._local.outside_writes.begin(expected=restored.sums, keys=restored.outside_writes)
+
     def again(self, plan: Reform) -> None:
         """Protects the state that the process was restored to, in the plan's generation."""
         self._placement = next(place for place in plan.placements if place.rank == self._session.rank)
@@ -116,14 +123,18 @@ class Protection:
         except DeadpoolError as error:
             self._session.trouble(plan.generation, error)
             return
-        assert self._protector is not None
-        assert self.boundary is not None
-        self._protector.submit(self.boundary)
+        self._submit()
 
     def fence(self) -> None:
         """Returns when the copy of the last boundary no longer reads what a step is about to change."""
-        if self._protector is not None:
-            self._protector.fence()
+        if self._protector is None:
+            return
+        self._protector.fence()
+        boundary = self.boundary
+        if boundary is not None and boundary.watched and boundary is not self._compared:
+            self._compared = boundary
+            if not self._session.cancelled.is_set():  # else a muted call may have written what it likes
+                self._local.outside_writes.at_fence(boundary, self._engine)
 
     def wait_done(self, step: int) -> None:
         """Returns when S_step is committed, or will not be: the generation broke, or protection is off."""
@@ -143,7 +154,8 @@ class Protection:
             return False
         slot = self.own_slots().find(live) if self._reserved else None
         try:
-            return slot is not None and slot.holds(boundary.held, self._engine)
+            shared = {boundary.held[index].key: boundary.held[index].tensor for index in boundary.shared()}
+            return slot is not None and slot.holds(shared, self._engine)
         except SnapshotError as error:
             log.warning("%s: the live state cannot be compared with it", error)
             return False
@@ -275,13 +287,15 @@ class Protection:
     def capture(self, state: StateId) -> None:
         """Takes down S_k as it is now: what to copy, what it was copied from, metadata."""
         self._engine.at_boundary()
-        held = self._state.held()
+        held, written = self._state.held(), self._local.outside_writes.keys
+        meta = self._state.capture_meta()
         self.boundary = Boundary(
             state=state,
             held=held,
-            sources=[each.tensor.clone() if each.volatile else each.tensor for each in held],
+            sources=[each.tensor.clone() if each.volatile or each.key in written else each.tensor for each in held],
             versions=[each.tensor._version for each in held],
-            meta=self._state.capture_meta(),
+            meta={**meta, OUTSIDE_WRITES: sorted(written)} if written else meta,
+            watched=self._local.outside_writes.is_watched(),
         )
 
     def protect(self) -> None:
@@ -293,8 +307,14 @@ class Protection:
             return
         self._protector.fence()  # a step without optimizer.step has not waited for the one before
         self.capture(self._member.live)
+        self._submit()
+
+    def _submit(self) -> None:
+        assert self._protector is not None
         assert self.boundary is not None
         self._protector.submit(self.boundary)
+        if self.boundary.watched:
+            self._protector.fence()
 
 
 class _Reports:

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from deadpool.host.errors import SnapshotError, UnavailableError
+from deadpool.host.errors import UnavailableError
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.boundary import Boundary
@@ -148,11 +148,13 @@ class Protector:
         """Returns False when the generation is to end; an error, but for UnavailableError, when S_k cannot be protected."""
         known = dict(self._local.peers)
         try:
-            slot = self._local.slots().find_whole(boundary.state) or self._copy(boundary)
+            slot = self._local.slots().find_whole(boundary.state)
+            if slot is None:
+                slot = self._copy(boundary)
+            else:
+                self._local.outside_writes.begin()  # nothing is copied, and nothing is known of the memory
         finally:
             boundary.settle()
-        if slot is None:  # a broken step does that, else the script
-            raise SnapshotError("the state was changed while it was copied: only train_step may change it")
         if not self._verified(slot, known):
             return False
         self._replicate(slot)
@@ -252,11 +254,9 @@ class Protector:
             self._done_step = step
             self._wake.notify_all()
 
-    def _copy(self, boundary: Boundary) -> OpenSlot | None:
-        """Copies S_k into the free slot and seals it; None when the sources changed meanwhile."""
+    def _copy(self, boundary: Boundary) -> OpenSlot:
+        """Copies S_k into the free slot and seals it."""
         copied = self._writer.copy(boundary, (self.commit_step, self._agreed_step))
-        if copied is None:
-            return None
         if self._schedule.exchange_is_due(boundary.state.step):
             peers = self._network.exchange.peers(boundary.state.step, copied.by_key())
             if peers is not None and peers != {key: self._local.peers.get(key, ()) for key in peers}:

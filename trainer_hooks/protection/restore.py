@@ -23,18 +23,25 @@ from deadpool.trainer_hooks.protection.copy_engine import as_bytes
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.slots import OwnSlots
-from deadpool.trainer_hooks.state.metadata import unpack_meta
+from deadpool.trainer_hooks.state.metadata import Meta, unpack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
+
+OUTSIDE_WRITES = "outside_writes"  # in the metadata: what OutsideWrites knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """`peers`: what the snapshot says of who else holds which item. `bad_copies`, `conflicts`: passed over on the way."""
+    """`peers`: what the snapshot says of who else holds which item. `bad_copies`, `conflicts`: passed over on the way.
+
+    `sums`: each item's checksum. `outside_writes`: the items known to change outside of optimizer.step.
+    """
 
     bytes_restored: int
     peers: Peers
     bad_copies: tuple[BadCopy, ...] = ()
     conflicts: tuple[CopyConflict, ...] = ()
+    sums: Mapping[str, int] | None = None
+    outside_writes: tuple[str, ...] = ()
 
 
 class BadCopiesError(SnapshotError):
@@ -96,13 +103,10 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
         holders = tuple(peer for peer in source.peers if peer.rank in peer_set)
         _from_peers(items, landing, replace(source, peers=holders), step, token, passed)
     landing.finish()
-    state.restore_meta(unpack_meta(tables.meta))
-    return Restored(
-        bytes_restored=sum(item.nbytes for item in tables.layout.items),
-        peers=peers_of(tables),
-        bad_copies=tuple(passed.bad_copies),
-        conflicts=tuple(passed.conflicts),
-    )
+    meta = unpack_meta(tables.meta)
+    state.restore_meta(meta)
+    restored = _restored(tables, meta)
+    return replace(restored, bad_copies=tuple(passed.bad_copies), conflicts=tuple(passed.conflicts))
 
 
 class _Landing:
@@ -192,7 +196,16 @@ def restore_from(state: TrainingState, tables: Tables, data: Mapping[str, memory
             source = torch.frombuffer(data[key], dtype=target.dtype).view(items[key].shape)
             target.copy_(source)
     state.restore_meta(meta)
-    return Restored(bytes_restored=sum(item.nbytes for item in items.values()), peers=peers_of(tables))
+    return _restored(tables, meta)
+
+
+def _restored(tables: Tables, meta: Meta) -> Restored:
+    return Restored(
+        bytes_restored=sum(item.nbytes for item in tables.layout.items),
+        peers=peers_of(tables),
+        sums={item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)},
+        outside_writes=tuple(meta.get(OUTSIDE_WRITES, ())),
+    )
 
 
 def peers_of(tables: Tables) -> Peers:

@@ -28,7 +28,6 @@ from deadpool.proto.vault.layout import (
 )
 from deadpool.proto.vault.slots import StateId, slot_to_write
 from deadpool.trainer_hooks.protection.copy_engine import Engine
-from deadpool.trainer_hooks.state.items import Held
 
 log = logging.getLogger(__name__)
 
@@ -184,11 +183,10 @@ class OpenSlot:
     def state(self) -> StateId:
         return StateId(generation=self.header.generation, step=self.header.step)
 
-    def holds(self, held: Sequence[Held], engine: Engine) -> bool:
-        """Returns whether the slot has the very bytes of these tensors, volatile ones apart."""
+    def holds(self, tensors: Mapping[str, Tensor], engine: Engine) -> bool:
+        """Returns whether the slot has the very bytes of these tensors."""
         copies = self.tensors()
-        steady = [each for each in held if not each.volatile]
-        return all(each.key in copies and engine.same(each.tensor, copies[each.key]) for each in steady)
+        return all(key in copies and engine.same(tensor, copies[key]) for key, tensor in tensors.items())
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns a tensor over the slot's memory for each item, by its key. Not verified."""

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from deadpool.host.errors import SnapshotError
 from deadpool.proto.vault.layout import UNIQUE, Item, Layout, checksum
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.outside_writes import OutsideWrites
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
 from deadpool.trainer_hooks.state.items import Held, type_name
@@ -28,6 +30,7 @@ class Local:
     engine: Engine
     peers: Peers
     counters: Counters
+    outside_writes: OutsideWrites = field(default_factory=OutsideWrites)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +53,16 @@ class SnapshotWriter:
 
     def __init__(self, local: Local) -> None:
         self._local = local
-        self._layout: tuple[list[Held], Layout, list[int]] | None = None
+        self._layout: tuple[list[Held], Layout, list[int], list[int]] | None = None
 
-    def copy(self, boundary: Boundary, keep_steps: Sequence[int]) -> Copied | None:
-        """Copies S_k into the slot that holds none of `keep_steps`; returns None when the sources changed meanwhile.
+    def copy(self, boundary: Boundary, keep_steps: Sequence[int]) -> Copied:
+        """Copies S_k into the slot that holds none of `keep_steps`.
 
-        ConfigError: there is no room for the slot to grow.
+        SnapshotError: the sources may have changed meanwhile. ConfigError: there is no room for the slot to grow.
         """
         began = time.monotonic()
         engine, counters = self._local.engine, self._local.counters
-        layout, order = self._place(boundary.held)
+        layout, order, place = self._place(boundary.held)
         meta = pack_meta(boundary.meta)
         slot_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
         slots = self._local.slots()
@@ -68,7 +71,8 @@ class SnapshotWriter:
         sources = [boundary.sources[i] for i in order]
         chunks = _chunks(layout)
         tickets = [engine.copy(sources[a:b], targets[a:b]) for a, b in chunks]
-        unchanged = boundary.unchanged()
+        boundary.copies = [targets[i] for i in place]
+        touched = boundary.touched()
         boundary.copied.set()
         data = slots.data(index, data_offset, layout)
         sums: list[int] = []
@@ -77,8 +81,9 @@ class SnapshotWriter:
             sums.extend(checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items[a:b])
         counters.copied_bytes += layout.data_bytes
         counters.copy_s += time.monotonic() - began
-        if not unchanged:
-            return None
+        doubts = self._local.outside_writes.doubts(boundary, [sums[i] for i in place], touched)
+        if doubts:
+            raise SnapshotError(f"{doubts[0]} may have been changed while it was copied, outside of optimizer.step")
         return Copied(index=index, state=boundary.state, layout=layout, data_offset=data_offset, meta=meta, sums=sums)
 
     def agree(self, peers: Peers) -> None:
@@ -95,13 +100,21 @@ class SnapshotWriter:
             layout = layout.with_peers(self._local.peers)
         return self._local.slots().seal(copied.index, copied.state, layout, copied.meta, copied.sums, copied.data_offset)
 
-    def _place(self, held: list[Held]) -> tuple[Layout, list[int]]:
-        """Returns the layout of these items and, for each of its items in order, the item's index in `held`."""
+    def _place(self, held: list[Held]) -> tuple[Layout, list[int], list[int]]:
+        """Returns the layout of these items, for each of its items in order its index in `held`, and the reverse of that."""
+        if self._layout is not None and self._layout[0] is not held and _have_same_form(self._layout[0], held):
+            self._layout = held, *self._layout[1:]  # parameters that are given other memory in each step
         if self._layout is None or self._layout[0] is not held:
             layout = layout_of(held, self._local.peers)
             index = {each.key: i for i, each in enumerate(held)}
-            self._layout = held, layout, [index[item.key] for item in layout.items]
-        return self._layout[1], self._layout[2]
+            order = [index[item.key] for item in layout.items]
+            self._layout = held, layout, order, sorted(range(len(order)), key=order.__getitem__)
+        return self._layout[1:]
+
+
+def _have_same_form(one: Sequence[Held], other: Sequence[Held]) -> bool:
+    forms = [[(each.key, each.tensor.shape, each.tensor.dtype) for each in held] for held in (one, other)]
+    return forms[0] == forms[1]
 
 
 def layout_of(held: Sequence[Held], peers: Peers) -> Layout:

@@ -1,7 +1,7 @@
-"""Whether a process still holds its live state at the end of a step that is discarded, whatever that step has done to it."""
+"""What scripts do to their tensors behind the version counters: in a step that is discarded, and while a state is copied."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,16 +9,17 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore, Store
 
 from deadpool.host.errors import ConfigError
 from deadpool.proto.config import Keeping
-from deadpool.proto.messages import Placement, RankMessage, Role, SlotKind
+from deadpool.proto.messages import Placement, ProtectionChanged, RankMessage, Role, SlotKind
 from deadpool.proto.vault.layout import SLOT_NAMES, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.outside_writes import WATCHED_STATES
 from deadpool.trainer_hooks.protection.ports import ProtectionControl
 from deadpool.trainer_hooks.protocol import Member
 from deadpool.trainer_hooks.state.training_state import TrainingState
@@ -61,17 +62,31 @@ class OnlyRank:
         raise error
 
 
+class WritingEngine(CpuEngine):
+    """While it copies, the step that runs meanwhile writes to what is copied."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
+        self.meanwhile()
+        return super().copy(sources, targets)
+
+
 class Training:
-    """A rank at S_0, protected."""
+    """A rank at S_0, protected. `still`: in the optimizer, and never changed by it."""
 
     def __init__(self, folder: Path) -> None:
+        self.engine = WritingEngine()
         self.model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         self.weight = self.model.get_parameter("0.weight")
+        self.model.register_parameter("still", nn.Parameter(torch.ones(4), requires_grad=False))
+        self.still = self.model.get_parameter("still")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
         self.step()
-        state = TrainingState(models={"model": self.model}, optimizers={"optimizer": self.optimizer}, extra={})
+        self.state = state = TrainingState(models={"model": self.model}, optimizers={"optimizer": self.optimizer}, extra={})
         self.session = OnlyRank(folder)
-        self.protection = Protection(self.session, state, CpuEngine(), on_commit=lambda: None)
+        self.protection = Protection(self.session, state, self.engine, on_commit=lambda: None)
         self.session.member.begun(0)
         assert self.protection.first(S0)
 
@@ -79,6 +94,30 @@ class Training:
         self.optimizer.zero_grad()
         self.model(torch.randn(8, 4)).sum().backward()
         self.optimizer.step()
+
+    def advance(self, before_optimizer: Callable[["Training"], None] = lambda training: None) -> int:
+        """Goes to the next state, which is protected; returns its step once it is known what has become of that."""
+        member = self.session.member
+        assert member.live is not None
+        step = member.live.step
+        before_optimizer(self)
+        self.optimizer.zero_grad()
+        self.model(torch.randn(8, 4)).sum().backward()
+        self.protection.fence()
+        self.optimizer.step()
+        assert member.boundary(step)
+        assert member.had()
+        self.at_boundary = {held.key: held.tensor.clone() for held in self.state.held()}
+        self.protection.protect()
+        self.protection.wait_done(step + 1)
+        return step + 1
+
+    def copied(self) -> dict[str, Tensor]:
+        """Returns what the own slot holds of the newest state."""
+        assert self.session.member.live is not None
+        slot = self.protection.own_slots().find(self.session.member.live)
+        assert slot is not None
+        return slot.tensors()
 
     def bytes(self) -> list[torch.Tensor]:
         tensors = [*self.model.parameters(), *self.model.buffers()]
@@ -95,6 +134,10 @@ def training(tmp_path: Path) -> Iterator[Training]:
 
 def double(training: Training) -> None:
     training.weight.data.mul_(2)
+
+
+def double_the_still(training: Training) -> None:
+    training.still.data.mul_(2)
 
 
 def assign(training: Training) -> None:
@@ -168,3 +211,57 @@ def test_whatever_was_done_the_state_comes_back(
         assert training.protection.restore_own()
     assert all(map(torch.equal, training.bytes(), before))
     training.protection.close()
+
+
+def write_by_foreach(training: Training) -> None:
+    torch._foreach_add_([training.weight.data], 1.0)
+
+
+HABITS = [double, write_a_view, write_as_a_collective_does, write_by_foreach]
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_what_a_script_writes_in_each_step_is_cloned_before_any_copy_can_be_torn(
+    training: Training, habit: Callable[[Training], None]
+) -> None:
+    for _ in range(WATCHED_STATES):
+        training.advance(habit)
+    training.engine.meanwhile = lambda: habit(training)
+    for _ in range(3):
+        step = training.advance()
+        copied = training.copied()
+        assert all(torch.equal(copied[key], tensor) for key, tensor in training.at_boundary.items())
+        assert training.session.member.commit_step == step
+
+
+def test_the_first_write_to_what_stood_still_costs_a_commit_and_no_truth(training: Training) -> None:
+    while training.advance() < WATCHED_STATES + 2:
+        pass
+    training.engine.meanwhile = lambda: double_the_still(training)
+    step = training.advance()
+    assert training.session.member.commit_step == step - 1
+    (said,) = [each for each in training.session.sent if isinstance(each, ProtectionChanged)]
+    assert "still may have been changed while it was copied" in said.reason
+    training.engine.meanwhile = lambda: None
+    assert training.advance(double_the_still) == training.session.member.commit_step == step + 1
+    training.engine.meanwhile = lambda: double_the_still(training)
+    for _ in range(WATCHED_STATES):
+        training.advance(double_the_still)
+    copied = training.copied()
+    assert all(torch.equal(copied[key], tensor) for key, tensor in training.at_boundary.items())
+
+
+def test_what_the_optimizer_changes_past_the_version_counter_is_not_cloned(training: Training) -> None:
+    """As ZeroRedundancyOptimizer does with the parts of the others."""
+    step = training.optimizer.step
+
+    def raw_step() -> None:
+        step()
+        training.still.data.add_(1)
+
+    training.optimizer.step = raw_step  # type: ignore[method-assign,assignment]
+    for _ in range(WATCHED_STATES + 3):
+        assert training.advance() == training.session.member.commit_step
+    assert training.protection.boundary is not None
+    cloned = set(range(len(training.state.held()))) - set(training.protection.boundary.shared())
+    assert all(training.state.held()[index].volatile for index in cloned)
