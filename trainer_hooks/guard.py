@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from statistics import median
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from torch.optim import Optimizer
@@ -298,7 +298,7 @@ class Guard:
         step = optimizer.step
 
         @wraps(step)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
+        def guarded(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
             self._session.injections.in_step()
             self._protection.fence()
             with self._session.changed:
@@ -308,7 +308,7 @@ class Guard:
             self._session.muted_call()
             return None
 
-        optimizer.step = guarded  # type: ignore[method-assign]
+        optimizer.step = MethodType(guarded, optimizer)  # type: ignore[method-assign]  # schedulers wrap methods only
 
     # ------------------------------------------------------------ recovery
 

@@ -23,8 +23,7 @@ from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES, Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
 from deadpool.trainer_hooks.protection.snapshot import Local, layout_of
 from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
-from deadpool.trainer_hooks.state.growth import expected_growth
-from deadpool.trainer_hooks.state.metadata import check_meta, pack_meta
+from deadpool.trainer_hooks.state.metadata import pack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class Protection:
         self.capture(state)
         assert self.boundary is not None
         try:
-            check_meta(self.boundary.meta)
+            self._state.check(self.boundary.meta)
             if role.generation == 1:
                 self._reserve()
             every, step = self._session.keeping.verify_every, state.step
@@ -185,10 +184,10 @@ class Protection:
         """Has the slots made, with room for optimizer state that appears with the first step; ConfigError: there is no room."""
         assert self.boundary is not None
         layout = layout_of(self.boundary.held, self.peers)
-        items, growth_bytes = expected_growth(self._state.optimizers.values())
+        growth = self._state.growth()
         meta_bytes = len(pack_meta(self.boundary.meta))
-        snapshot_bytes, _ = capacity(layout.data_bytes + growth_bytes, len(layout.items) + items, meta_bytes)
-        replica_bytes, _ = capacity(layout.unique_bytes + growth_bytes, len(layout.items) + items, meta_bytes)
+        snapshot_bytes, _ = capacity(layout.data_bytes + growth.size_bytes, len(layout.items) + growth.items, meta_bytes)
+        replica_bytes, _ = capacity(layout.unique_bytes + growth.size_bytes, len(layout.items) + growth.items, meta_bytes)
         self._session.reserve(snapshot_bytes, replica_bytes if self._placement.holders else 0)
         self._slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
         self._reserved = True

@@ -95,7 +95,7 @@ def _scheduler_gaps(found: Inventory, extra: Mapping[str, Stateful]) -> Iterator
     known = [each for value in extra.values() for each in _schedulers_in(value, depth=2)]
     for name, optimizer in found.optimizers.items():
         if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not any(
-            each.optimizer is optimizer or optimizer in vars(each.optimizer).values() for each in known
+            any(one is optimizer for one in (each.optimizer, *vars(each.optimizer).values())) for each in known
         ):
             yield f"{name}: its learning-rate scheduler is not in protect(extra=...); make it before protect() and pass it"
 

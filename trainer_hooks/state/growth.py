@@ -1,38 +1,50 @@
 """How much state an optimizer will hold once it has stepped: asked of the optimizer itself, on tensors without memory."""
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deadpool.trainer_hooks.state.items import local_part
+from deadpool.trainer_hooks.state.storable import encode
 
 _TENSORS_IF_UNKNOWN = 2  # what Adam holds for each parameter
 
 
-def expected_growth(optimizers: Iterable[Optimizer]) -> tuple[int, int]:
-    """Returns (items, bytes) that the first step will add to the state of these optimizers. On any thread: it touches nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What the first step adds to the state of optimizers. `unstorable`: "path: what it is" of what a snapshot cannot hold."""
+
+    items: int
+    size_bytes: int
+    unstorable: tuple[str, ...]
+
+
+def expected_growth(optimizers: Mapping[str, Optimizer]) -> Growth:
+    """Returns what the first step will add to the state of these optimizers. On any thread: it touches nothing."""
     items = size_bytes = 0
-    for optimizer in optimizers:
+    unstorable: list[str] = []
+    for name, optimizer in optimizers.items():
         fresh = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if not optimizer.state.get(parameter)
         ]
         if not fresh or (optimizer.state == {} and _wraps_another(optimizer)):
             continue
-        for tensor in _tensors_after_a_step(optimizer, fresh):
+        for tensor in _tensors_after_a_step(name, optimizer, fresh, unstorable):
             items += 1
             size_bytes += tensor.numel() * tensor.element_size() + 64
-    return items, size_bytes
+    return Growth(items=items, size_bytes=size_bytes, unstorable=tuple(unstorable))
 
 
 def _wraps_another(optimizer: Optimizer) -> bool:
     return any(isinstance(value, Optimizer) for value in vars(optimizer).values())
 
 
-def _tensors_after_a_step(optimizer: Optimizer, parameters: list[Tensor]) -> list[Tensor]:
+def _tensors_after_a_step(name: str, optimizer: Optimizer, parameters: list[Tensor], unstorable: list[str]) -> list[Tensor]:
     """Returns the state tensors (without memory) that one step makes for these parameters.
 
     The step runs on a copy of the optimizer with parameters on the meta device. An optimizer that cannot run there (it looks at
@@ -44,13 +56,13 @@ def _tensors_after_a_step(optimizer: Optimizer, parameters: list[Tensor]) -> lis
         type(clone).step(clone)
     except Exception:  # whatever it is, the estimate is all that it costs
         return [stand_in for stand_in in stand_ins.values() for _ in range(_TENSORS_IF_UNKNOWN)]
-    return [
-        value
-        for entries in clone.state.values()
-        if isinstance(entries, dict)
-        for value in entries.values()
-        if isinstance(value, Tensor)
-    ]
+    found: list[Tensor] = []
+
+    def on_tensor(path: str, tensor: Tensor) -> None:
+        found.append(tensor)
+
+    encode(list(clone.state.values()), f"{name}.state", unstorable, on_tensor=on_tensor)
+    return found
 
 
 def _clone(optimizer: Optimizer, stand_ins: dict[Tensor, Tensor]) -> Optimizer:

@@ -143,6 +143,7 @@ class Inventory:
             found += module._buffers.values()
             found += module._modules.values()
         for optimizer in self.optimizers.values():
+            found.append(vars(optimizer).get("step"))  # a scheduler puts its own there
             for group in optimizer.param_groups:
                 found.append(None)  # where one group ends
                 found += group["params"]
@@ -223,10 +224,10 @@ class Inventory:
         )
 
     def _arrangement(self) -> list[Any]:
-        """Returns which parameters are in which group, and which are trained."""
+        """Returns which parameters are in which group, which are trained, and what wraps the optimizers."""
         groups = [list(map(id, group["params"])) for each in self.optimizers.values() for group in each.param_groups]
         trained = [tensor.requires_grad for path, tensor in self.tensors.items() if path.startswith(PARAMETER)]
-        return [groups, trained]
+        return [groups, trained, [id(vars(each).get("step")) for each in self.optimizers.values()]]
 
     def _same_tensors(self, before: "Inventory") -> bool:
         return len(self.held) == len(before.held) and all(map(is_, self.held, before.held))

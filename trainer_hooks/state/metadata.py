@@ -1,5 +1,6 @@
 """The metadata of a state as bytes, and what is wrong with it."""
 
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -14,7 +15,7 @@ GAPS = "gaps"  # "path: what it is" of all that the state consists of and a snap
 def pack_meta(meta: Meta) -> bytes:
     """Returns the metadata as bytes. SnapshotError names what the snapshot would not hold: nobody may rely on it."""
     if meta[GAPS]:
-        raise SnapshotError(f"not in the snapshot: {_named(meta)}")
+        raise SnapshotError(f"not in the snapshot: {_named(meta[GAPS])}")
     buffer = BytesIO()
     torch.save(meta, buffer)
     return buffer.getvalue()
@@ -26,15 +27,14 @@ def unpack_meta(data: bytes) -> Meta:
     return meta
 
 
-def check_meta(meta: Meta) -> None:
+def check_gaps(gaps: Sequence[str]) -> None:
     """ConfigError names what a snapshot would not hold."""
-    if meta[GAPS]:
+    if gaps:
         raise ConfigError(
-            f"protect(): cannot be restored safely: {_named(meta)}; "
-            "with protect(strict=False) the job runs without it, and a recovery is not bit for bit"
+            f"protect(): cannot be restored safely: {_named(gaps)}; "
+            "with protect(strict=False) the job runs without it, and a recovery may not be bit for bit"
         )
 
 
-def _named(meta: Meta) -> str:
-    first, *others = meta[GAPS]
-    return f"{first} (and {len(others)} more)" if others else first
+def _named(gaps: Sequence[str]) -> str:
+    return f"{gaps[0]} (and {len(gaps) - 1} more)" if gaps[1:] else gaps[0]

@@ -17,9 +17,10 @@ from deadpool.proto.vault.layout import Item
 from deadpool.trainer_hooks.state import coverage, optimizers, random_state
 from deadpool.trainer_hooks.state.extras import Extra, stateful
 from deadpool.trainer_hooks.state.fit import Fitting
+from deadpool.trainer_hooks.state.growth import Growth, expected_growth
 from deadpool.trainer_hooks.state.inventory import First, Inventory
 from deadpool.trainer_hooks.state.items import Held, type_name
-from deadpool.trainer_hooks.state.metadata import GAPS, Meta
+from deadpool.trainer_hooks.state.metadata import GAPS, Meta, check_gaps
 from deadpool.trainer_hooks.state.modules import conditions, drop_gathered, restore_conditions
 from deadpool.trainer_hooks.state.storable import decode, encode
 from deadpool.trainer_hooks.state.structure import Structure
@@ -81,6 +82,14 @@ class TrainingState:
             "random": random_state.capture(),
         }
         return {**meta, GAPS: self._judged([*self._coverage_gaps(), *left_out])}
+
+    def growth(self) -> Growth:
+        """Returns what the optimizers will hold besides once they have stepped. On any thread."""
+        return expected_growth(self.optimizers)
+
+    def check(self, meta: Meta) -> None:
+        """ConfigError names what the state has, or its optimizers will have after a step, and a snapshot would not hold."""
+        check_gaps([*meta[GAPS], *self._judged(list(self.growth().unstorable))])
 
     @torch.no_grad()
     def fit(self, items: Mapping[str, Item], meta: Meta) -> dict[str, Tensor]:

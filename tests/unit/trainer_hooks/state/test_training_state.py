@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from deadpool.host.errors import ConfigError, SnapshotError
+from deadpool.host.errors import SnapshotError
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault.layout import SLOT_NAMES, checksum, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
@@ -16,8 +16,7 @@ from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.restore import from_own_slot
 from deadpool.trainer_hooks.protection.slots import OwnSlots, capacity
 from deadpool.trainer_hooks.protection.snapshot import layout_of
-from deadpool.trainer_hooks.state.growth import expected_growth
-from deadpool.trainer_hooks.state.metadata import check_meta, pack_meta
+from deadpool.trainer_hooks.state.metadata import pack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
 
@@ -166,30 +165,3 @@ def test_what_is_held_is_the_memory_that_the_model_uses(move: Callable[[Training
     entries = training.optimizer.state[training.model.get_parameter("0.weight")]
     assert torch.equal(held["optimizer/optimizer/model.0.weight/exp_avg"], entries["exp_avg"])
     assert training.state.held() is training.state.held()
-
-
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
-def test_expected_growth_is_enough(kind: type[torch.optim.Optimizer]) -> None:
-    model = nn.Linear(64, 64)
-    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
-    items, growth_bytes = expected_growth([optimizer])
-    model(torch.ones(1, 64)).sum().backward()
-    optimizer.step()
-    tensors = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
-    assert items >= len(tensors) or kind is torch.optim.Adafactor
-    assert growth_bytes >= sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    assert expected_growth([optimizer]) == (0, 0) or not tensors
-
-
-def test_an_extra_that_could_not_be_read_back_is_refused() -> None:
-    training = Training()
-
-    class Exotic:
-        def state_dict(self) -> dict[str, object]:
-            return {"path": Path("x")}
-
-        def load_state_dict(self, state_dict: dict[str, object]) -> None: ...
-
-    state = TrainingState(models={"model": training.model}, optimizers={}, extra={"loader": Exotic()})
-    with pytest.raises(ConfigError, match="cannot be restored safely"):
-        check_meta(state.capture_meta())
