@@ -69,7 +69,7 @@ def log_dir_of(folder: Path) -> Path:
     return Path(from_json((folder / "job.json").read_text()).log_dir)
 
 
-@commands.command()
+@commands.command(short_help="How the job is, or how it ended.")
 @job_option
 @json_option
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
@@ -127,7 +127,7 @@ def _watch(folder: Path, console: "Console") -> None:
         live.update(tables.ended_view(read_ended(name, log_dir)), refresh=True)
 
 
-@commands.command()
+@commands.command(short_help="Every change, one a line.")
 @job_option
 @json_option
 @click.option("--follow", is_flag=True, help="Go on with the events to come, until the job's end.")
@@ -157,7 +157,7 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
             show(line)
 
 
-@commands.command()
+@commands.command(short_help="What a rank has printed.")
 @click.argument("rank", metavar="RANK", type=click.IntRange(min=0))
 @job_option
 @click.option("-f", "--follow", is_flag=True, help="Go on with the lines to come, until the job's end.")
@@ -200,7 +200,7 @@ def logs(rank: int, job_id: str | None, follow: bool, lines: int, log_dir: Path 
 _KINDS = "\n".join(f"  {kind:<22}{fault.does}" for kind, fault in FAULTS.items())
 
 
-@commands.command(epilog=f"\b\nKinds:\n{_KINDS}")
+@commands.command(epilog=f"\b\nKinds:\n{_KINDS}", short_help="Inject a failure, now or in a step.")
 @click.argument("kind", metavar="KIND", type=click.Choice(tuple(FAULTS)))
 @click.argument("target", metavar="[TARGET]", type=click.IntRange(min=0), required=False)
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Inject it in the middle of this step.  [default: now]")
@@ -218,7 +218,7 @@ def inject(kind: str, target: int | None, step: int | None, job_id: str | None) 
     say(f"{kind} {target} {'now' if step is None else f'in step {step}'}")
 
 
-@commands.command()
+@commands.command(short_help="Move a node's ranks to a spare.")
 @click.argument("node", metavar="NODE")
 @job_option
 @click.option("--reason", default="", help="For the events and logs.")
@@ -240,7 +240,7 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
         say(drain_node(job, node, reason, pause=lambda: time.sleep(_LOGS_POLL_S)))
 
 
-@commands.command()
+@commands.command(short_help="Look for what would trouble a job.")
 @job_option
 @json_option
 @click.option("--hosts", type=host_names, metavar="A,B,...", help="Look at these machines as well, over ssh.")
@@ -298,14 +298,14 @@ def doctor(
     return 1 if command.failed(findings) else 0
 
 
-@commands.command()
+@commands.command(short_help="Print a script for Slurm.")
 @click.argument("name", metavar="[train|interactive|add-spare]", type=click.Choice(tuple(SCRIPTS)), default="train")
 def slurm_script(name: str) -> None:
     """Print a script for Slurm: a training job, the same by hand, or spares for a running job."""
     click.echo(script_text(name), nl=False)
 
 
-@commands.command()
+@commands.command(short_help="End the job, and wait until it is gone.")
 @job_option
 @click.option("--reason", default="deadpool stop", show_default=True, help="For the events and logs.")
 def stop(job_id: str | None, reason: str) -> None:

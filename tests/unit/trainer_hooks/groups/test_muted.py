@@ -45,11 +45,15 @@ def test_every_method_of_the_installed_torch_is_handled() -> None:
     inherited -= {"BackendType"}
     handled = {name for name in inherited if name in vars(Group)}
     assert inherited - handled - set(NOT_FORWARDED) == set()
-    assert set(NOT_FORWARDED) <= inherited | {"merge_remote_group", "split_group"}
+    assert set(NOT_FORWARDED) <= inherited | {
+        "merge_remote_group",
+        "split_group",
+        "use_pg_for_symm_mem_rendezvous",
+    }  # not all releases
 
 
 def test_every_collective_of_the_installed_torch_has_an_answer() -> None:
-    assert len(collectives()) > 20
+    assert len(collectives()) > 15
     assert set(collectives()) <= muted.KNOWN
 
 
