@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from deadpool.host.errors import ConfigError
 from deadpool.proto.config import keeping_from_json
 from deadpool.trainer_hooks.guard import Attempt, Guard
+from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.session import Session
@@ -96,8 +97,9 @@ class Run:
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
         if self._session is None:
             return PlainGuard()
+        extras = {**(extra or {}), MESSAGES: self._session.open().messages}
         try:
-            state = TrainingState(models=models, optimizers=optimizers, extra=dict(extra or {}), strict=strict)
+            state = TrainingState(models=models, optimizers=optimizers, extra=extras, strict=strict)
             return Guard(self._session, state, list(optimizers.values()), engine_for(self.device))
         except ConfigError as error:
             self._session.refuse(str(error))
@@ -156,6 +158,10 @@ def _join_job(timeout: timedelta | None) -> Run:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(environment["LOCAL_RANK"]))  # 0 with --virtual-local-rank
     session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout)
+    if session.role.muted:
+        kept = kept_messages(session.vault_dir, session.role.placement, session.token)
+        if kept is not None:
+            session.open().messages.load_state_dict(kept)
     atexit.register(session.close)
     return Run(session=session)
 

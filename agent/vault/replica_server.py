@@ -17,6 +17,7 @@ from deadpool.host.errors import ConfigError, ProtocolError, SnapshotError
 from deadpool.host.ports import listen_at
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.secret import AUTH_TIMEOUT_S, check_as_server
+from deadpool.proto.step import NO_STEP
 from deadpool.proto.vault.layout import (
     HEADER_BYTES,
     SLOT_NAMES,
@@ -214,7 +215,9 @@ class ReplicaServer:
                 continue
             with _opened(path) as slot:
                 header = slot.header()
-                if header is None or (header.generation, header.step) != (request.generation, request.step):
+                if header is None:
+                    continue
+                if request.step != NO_STEP and (header.generation, header.step) != (request.generation, request.step):
                     continue
                 if isinstance(request, GetHead):
                     tables = bytes(slot.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes])

@@ -55,6 +55,8 @@ class Put:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetHead:
+    """`step` NO_STEP: of any state of that rank."""
+
     kind: SlotKind
     rank: int
     generation: int

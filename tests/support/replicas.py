@@ -31,7 +31,7 @@ RANK = 3
 class Replica:
     """A state of rank 3 with two unique items and a replicated one, ready to be sent."""
 
-    def __init__(self, step: int, generation: int = 1) -> None:
+    def __init__(self, step: int, generation: int = 1, meta: bytes = b"meta") -> None:
         items = [
             Item(key="weight", offset=0, nbytes=1000, dtype="float32", shape=(250,), peers=0),
             Item(key="moment", offset=0, nbytes=100_000, dtype="float32", shape=(25_000,)),
@@ -40,14 +40,14 @@ class Replica:
         layout = Layout.place(items, [(1, 2)])
         self.data = bytearray(os.urandom(layout.unique_bytes))
         sums = tuple(checksum(bytes(self.data[each.offset : each.offset + each.nbytes])) for each in layout.items[:2])
-        self.tables, layout_bytes = Tables(layout=layout, meta=b"meta", checksums=(*sums, 77)).to_bytes()
-        self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, len(items), 4)
+        self.tables, layout_bytes = Tables(layout=layout, meta=meta, checksums=(*sums, 77)).to_bytes()
+        self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, len(items), len(meta))
         self.header = Header(
             rank=RANK,
             generation=generation,
             step=step,
             layout_bytes=layout_bytes,
-            meta_bytes=4,
+            meta_bytes=len(meta),
             items=3,
             data_offset=data_offset,
             data_bytes=layout.unique_bytes,

@@ -7,6 +7,7 @@ generation is whole, muted otherwise), a question that is answered from the inne
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from deadpool.proto.call_record import CallRecord
 from deadpool.trainer_hooks.groups import muted
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
+from deadpool.trainer_hooks.groups.messages import Messages, small_message
 from deadpool.trainer_hooks.groups.stores import GenerationStore
 from deadpool.trainer_hooks.groups.works import (
     GroupWork,
@@ -54,9 +56,13 @@ class Registry(Protocol):
     record: CallRecord | None
     store: GenerationStore
     on_muted: Callable[[], None]
+    messages: Messages
 
     @property
     def muted(self) -> bool: ...
+
+    @property
+    def rehearsing(self) -> bool: ...
 
     def remove(self, group: "Group") -> None: ...
 
@@ -64,12 +70,14 @@ class Registry(Protocol):
 class Group(dist.ProcessGroup):
     """Made by the backend's creator (registry.py). The names of methods are torch's, in all spellings that Python or C++ uses.
 
-    `met_as`: the name under which its members have opened it, the same on all of them; "" while it never was open.
+    `made_as`: its number among the groups of these ranks that this process has made. `met_as`: the name under which its members
+    have opened it, the same on all of them; "" while it never was open.
     """
 
-    def __init__(self, registry: Registry, membership: Membership, timeout: timedelta) -> None:
+    def __init__(self, registry: Registry, membership: Membership, timeout: timedelta, made_as: str) -> None:
         super().__init__(membership.rank, membership.size)  # type: ignore[call-arg]
         self.membership = membership
+        self.made_as = made_as
         self.timeout = timeout
         self.met_as = ""
         self._registry = registry
@@ -316,11 +324,19 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                 generation.fail(f"{operation}: {error}")
             else:
                 if len(self.membership.devices) > 1 and _is_on_cuda(args):
-                    return StreamWork(generation, calls, work, operation, (*args, *kwargs.values()))
-                return _work_class(operation, work)(generation, calls, work, operation, (*args, *kwargs.values()))
+                    kind: type[GroupWork] = StreamWork
+                else:
+                    kind = _work_class(operation, work)
+                ours = kind(generation, calls, work, operation, (*args, *kwargs.values()))
+                message = small_message(operation, self.membership.rank, args)
+                if message is not None:
+                    ours.when_done = partial(self._registry.messages.keep, f"{self.made_as}/{message[0]}", message[1])
+                return ours
         self._check_muted(operation)
         given = (*args, *kwargs.values())
-        muted.answer(operation, self.membership.rank, self.membership.size, given)
+        message = small_message(operation, self.membership.rank, args) if self._registry.rehearsing else None
+        if message is None or not self._registry.messages.answer(f"{self.made_as}/{message[0]}", message[1]):
+            muted.answer(operation, self.membership.rank, self.membership.size, given)
         return self._muted_work(muted.tensors_in(given[0]) if given else [])
 
     call.__name__ = operation

@@ -26,6 +26,7 @@ from deadpool.trainer_hooks.groups import torch_patches
 from deadpool.trainer_hooks.groups.generation import Generation
 from deadpool.trainer_hooks.groups.group import BACKEND, Group
 from deadpool.trainer_hooks.groups.inner import Membership
+from deadpool.trainer_hooks.groups.messages import Messages
 from deadpool.trainer_hooks.groups.names import Names, numbered, ranks_text
 from deadpool.trainer_hooks.groups.opening import Opening, Wanted
 from deadpool.trainer_hooks.groups.stores import GenerationStore
@@ -55,12 +56,14 @@ class Groups:
         self.record = record
         self.on_muted = on_muted
         self.store = GenerationStore(on_muted)  # what c10d keeps as its default store
+        self.messages = Messages()
         self._host = host
         self._on_broken = on_broken
         self._lock = threading.RLock()
         self._members: list[weakref.ref[Group]] = []  # in the order of their making
         self._current = Generation(0, on_broken, on_muted)
         self._names = Names({})
+        self._made = Names({})  # all that this process ever made
         self._rows: dict[str, int] = {}  # set of ranks -> where the record counts how often a group of them was opened
         self._never_opened = False
         self._rehearsing = False
@@ -80,6 +83,11 @@ class Groups:
     def muted(self) -> bool:
         """Collectives are answered without communicating."""
         return self._never_opened or self._rehearsing or self._current.broken
+
+    @property
+    def rehearsing(self) -> bool:
+        """Muted calls are a joiner's construction and rehearsal, or that of a process that has resumed from a file."""
+        return (self._never_opened or self._rehearsing) and not self._current.broken
 
     def rehearse(self, on: bool) -> None:
         """Between steps of a live generation: collectives are muted, as in a joiner, until it is switched off again."""
@@ -117,7 +125,8 @@ class Groups:
             devices=devices,
         )
         timeout = self._timeout if options.timeout == default_pg_timeout else options.timeout
-        group = Group(self, membership, timeout)
+        made_as, _ = self._made.next(ranks_text(membership.global_ranks))
+        group = Group(self, membership, timeout, made_as)
         with self._lock:
             self._members.append(weakref.ref(group))
         current, client = self._current, self._client

@@ -101,6 +101,7 @@ class GroupWork(dist.Work):
         self._future: Future[Any] | None = None
         self._resolved = False
         self._source: int | None = None
+        self.when_done: Callable[[], None] | None = None  # called once, in `wait`, if the inner work has ended well
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Returns True when the operation is done or its generation has broken; raises only what is the caller's mistake."""
@@ -112,6 +113,9 @@ class GroupWork(dist.Work):
         if self._settled:
             self._generation.on_muted()
             self._answer()
+        elif self.when_done is not None:
+            when_done, self.when_done = self.when_done, None
+            when_done()
         return True
 
     def is_completed(self) -> bool:

@@ -59,6 +59,15 @@ def test_a_replica_is_put_reported_and_read_back(receiver: Receiver) -> None:
     assert data == bytes(replica.data[100_000:100_072] + replica.data[:10])
 
 
+def test_the_tables_of_whatever_state_is_there(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    anything = GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=0, step=NO_STEP)
+    assert ask(connection, anything)[0].error
+    replica = Replica(step=5)
+    send(connection, replica)
+    assert ask(connection, anything)[1][HEADER_BYTES:] == replica.tables
+
+
 def test_slots_take_turns_and_the_committed_one_stays(receiver: Receiver) -> None:
     connection = reserved(receiver)
     for step, keep, held in ((1, NO_STEP, {1}), (2, 1, {1, 2}), (3, 2, {2, 3}), (4, 2, {2, 4}), (5, 4, {4, 5})):

@@ -1,0 +1,52 @@
+"""What a joiner finds of its predecessor before it builds anything: in its own vault, or at whoever holds the replicas."""
+
+from pathlib import Path
+
+import torch
+from replicas import RANK, TOKEN, Replica, ask, send, serving
+from torch import nn
+
+from deadpool.proto.messages import Endpoint, Placement, SlotKind
+from deadpool.proto.vault.layout import SNAPSHOT_NAMES, SlotFile, reserve, slot_path
+from deadpool.proto.vault.wire import ReserveSlots
+from deadpool.trainer_hooks.groups.messages import Messages
+from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
+from deadpool.trainer_hooks.state.metadata import pack_meta
+from deadpool.trainer_hooks.state.training_state import TrainingState
+
+
+def metadata(messages: Messages) -> bytes:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    state = TrainingState(models={"model": model}, optimizers={"optimizer": optimizer}, extra={MESSAGES: messages})
+    return pack_meta(state.capture_meta())
+
+
+def placed(*holders: Endpoint) -> Placement:
+    return Placement(rank=RANK, local_rank=0, node_id="node1", node_rank=1, holders=holders)
+
+
+def test_from_the_holder_of_a_replica(tmp_path: Path) -> None:
+    messages = Messages()
+    messages.keep("pp#0/recv/0", [torch.tensor([1])])
+    nobody = Endpoint(node_id="node9", host="127.0.0.1", port=1)
+    with serving(tmp_path) as receiver:
+        holder = Endpoint(node_id="node2", host="127.0.0.1", port=receiver.server.port)
+        assert kept_messages(tmp_path, placed(holder), TOKEN) is None
+        connection, replica = receiver.connect(), Replica(step=5, meta=metadata(messages))
+        ask(connection, ReserveSlots(rank=RANK, slot_bytes=replica.slot_bytes))
+        send(connection, replica)
+        assert kept_messages(tmp_path, placed(nobody, holder), TOKEN) == messages.state_dict()
+
+
+def test_from_its_own_vault_where_a_slot_is_torn_and_one_cannot_be_read(tmp_path: Path) -> None:
+    messages = Messages()
+    messages.keep("pp#0/recv/0", [torch.tensor([1])])
+    for name, meta in zip(SNAPSHOT_NAMES, (b"unreadable", metadata(messages)), strict=False):
+        path = slot_path(tmp_path, SlotKind.SNAPSHOT, RANK, name)
+        replica = Replica(step=5, meta=meta)
+        reserve(path, replica.slot_bytes)
+        slot = SlotFile(path)
+        slot.seal(replica.header, replica.tables)
+        slot.close()
+    assert kept_messages(tmp_path, placed(), TOKEN) == messages.state_dict()

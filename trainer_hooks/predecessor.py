@@ -1,0 +1,54 @@
+"""What a joiner learns of its predecessor before its script builds anything: the small messages that it saw."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deadpool.host.errors import DeadpoolError, SnapshotError
+from deadpool.proto.messages import Placement, SlotKind
+from deadpool.proto.step import NO_STEP
+from deadpool.proto.vault.layout import SNAPSHOT_NAMES, SlotFile, Tables, slot_path
+from deadpool.trainer_hooks.protection.replicate import VaultClient
+from deadpool.trainer_hooks.state.metadata import unpack_meta
+from deadpool.trainer_hooks.state.storable import decode
+
+log = logging.getLogger(__name__)
+MESSAGES = "deadpool.messages"  # under which they are among the extras of the state
+
+
+def kept_messages(vault_dir: Path, placement: Placement, token: str) -> dict[str, Any] | None:
+    """Returns what the rank's predecessor had kept (groups/messages.py), from any snapshot or replica; None: nothing."""
+    for tables in _tables(vault_dir, placement, token):
+        try:
+            kept = unpack_meta(tables.meta)["extra"].get(MESSAGES)
+        except Exception as error:  # whatever it is, the restore meets it as well, and says so
+            log.info("metadata of rank %d: %s", placement.rank, error)
+            continue
+        if kept is not None:
+            found: dict[str, Any] = decode(kept)
+            return found
+    return None
+
+
+def _tables(vault_dir: Path, placement: Placement, token: str) -> Iterator[Tables]:
+    for name in SNAPSHOT_NAMES:
+        path = slot_path(vault_dir, SlotKind.SNAPSHOT, placement.rank, name)
+        if path.exists():
+            slot = SlotFile(path)
+            header = slot.header()
+            try:
+                if header is not None:
+                    yield slot.tables(header)
+            except SnapshotError as error:
+                log.info("%s", error)
+            finally:
+                slot.close()
+    for endpoint in placement.holders:
+        client = VaultClient(endpoint, token)
+        try:
+            yield client.head(SlotKind.REPLICA, placement.rank, 0, NO_STEP)[1]
+        except DeadpoolError as error:
+            log.info("%s", error)
+        finally:
+            client.close()
