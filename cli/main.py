@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deadpool.cli.commands.drill import drill
 from deadpool.cli.commands.ended import EndedJob, as_json, ended_job, parse
 from deadpool.cli.commands.slurm_scripts import SCRIPTS, script_text
 from deadpool.cli.exit_codes import guarded, say
@@ -44,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name=PACKAGE)
 def commands() -> None:
-    """Look at a running job, free a node, inject a failure, stop it. Jobs are started with deadpool-launch."""
+    """Drill a script; look at a running job, free a node, inject a failure, stop it. Jobs are started with deadpool-launch."""
 
 
 def find(job: str | None) -> Path | EndedJob:
@@ -321,6 +322,9 @@ def stop(job_id: str | None, reason: str) -> None:
             raise DeadpoolError(f"job {folder.name} has not ended after {_STOP_TIMEOUT_S:.0f} s")
         time.sleep(_POLL_S)
     say(f"job {folder.name} has ended")
+
+
+commands.add_command(drill)
 
 
 if __name__ == "__main__":

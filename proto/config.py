@@ -115,6 +115,8 @@ class JobConfig:
     resume: str = "auto"  # "auto": from the newest complete checkpoint in checkpoint_dir; "never"; or a checkpoint's folder
     checkpoint_timeout_s: float = 60.0  # at the job's end: longer, and it ends without a last checkpoint
     injections: tuple[Injection, ...] = ()
+    drill_at: tuple[int, ...] = ()  # boundaries: after so many steps all go back by one step, by each way there is
+    drill_only: bool = False  # the job ends once they have been drilled
 
     @property
     def fewest_nodes(self) -> int:
@@ -154,7 +156,7 @@ def from_json(text: str) -> JobConfig:
     fields = json.loads(text)
     if reason := refusal("whoever started the job", version_of(fields.pop("version", None))):
         raise ConfigError(reason)
-    for name in ("command", "local_ranks_filter", "stdout_filters", "stderr_filters"):
+    for name in ("command", "local_ranks_filter", "stdout_filters", "stderr_filters", "drill_at"):
         fields[name] = tuple(fields[name])
     fields["entry"] = Entry(fields["entry"])
     fields["on_exhausted"] = OnExhausted(fields["on_exhausted"])
@@ -172,6 +174,8 @@ class Keeping:
     checkpoint_every: int = 0
     resume: str = "never"
     reform_timeout_s: float = 30.0
+    drill_at: tuple[int, ...] = ()
+    log_dir: str = ""
 
 
 def keeping_to_json(config: JobConfig) -> str:
@@ -179,4 +183,6 @@ def keeping_to_json(config: JobConfig) -> str:
 
 
 def keeping_from_json(text: str) -> Keeping:
-    return Keeping(**json.loads(text))
+    fields = json.loads(text)
+    fields["drill_at"] = tuple(fields.get("drill_at", ()))
+    return Keeping(**fields)

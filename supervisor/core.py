@@ -52,7 +52,7 @@ from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection import checkpoints, corruption, host_pressure
 from deadpool.supervisor.protection.protection import protection_changed
-from deadpool.supervisor.recovery import drained_ranks, protocol
+from deadpool.supervisor.recovery import drained_ranks, drill, protocol
 from deadpool.supervisor.recovery.drain import drain_requested
 from deadpool.supervisor.recovery.fresh_start import ranks_begun, start_job
 from deadpool.supervisor.recovery.orders import warm_up
@@ -136,6 +136,7 @@ class Job:
                 injection_due(state, node_id, message, now_s)
             case messages.CheckpointWritten():
                 checkpoints.checkpoint_written(state, node_id, message)
+                drill.checkpoint_known(state, now_s)
             case messages.HostTrouble():
                 host_pressure.host_trouble(state, node_id, message)
             case messages.JobSignalled():
@@ -186,7 +187,8 @@ class Job:
         | messages.RankResumed
         | messages.RankFinished
         | messages.ProtectionChanged
-        | messages.StateDiffers,
+        | messages.StateDiffers
+        | messages.DrillReady,
         now_s: float,
     ) -> None:
         """A message of the present generation."""
@@ -232,6 +234,8 @@ class Job:
                 late(state, cause, node_id, now_s, counted=not message.conflicts)  # the next plan is another one
             case messages.ProtectionChanged():
                 protection_changed(state, message)
+            case messages.DrillReady():
+                drill.ready(state, message, now_s)
             case messages.StateDiffers():
                 corruption.state_differs(state, message)
             case messages.RankFinished():

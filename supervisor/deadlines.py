@@ -10,6 +10,7 @@ from deadpool.supervisor.model.membership import Rank
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
+from deadpool.supervisor.recovery import drill
 from deadpool.supervisor.recovery.fresh_start import start_job
 from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, kill
 from deadpool.supervisor.recovery.planning import plan_if_ready
@@ -33,6 +34,8 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
     inquiry = open_inquiry(state)
     if inquiry is not None:
         found.append((inquiry.deadline_s, "inquiry"))
+    if state.drill.checkpoint_deadline_s is not None:
+        found.append((state.drill.checkpoint_deadline_s, "drill checkpoint"))
     if attempt is None:
         return found
     began_s = attempt.began_s
@@ -99,6 +102,9 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             return
         case "assemble":
             start_job(state, now_s=now_s)
+            return
+        case "drill checkpoint":
+            drill.checkpoint_missing(state, now_s)
             return
         case "broken_collective":
             broken_collective_expired(state, now_s)

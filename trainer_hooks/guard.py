@@ -30,6 +30,7 @@ from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints.format import restore_tables
 from deadpool.trainer_hooks.checkpoints.resume import agree
 from deadpool.trainer_hooks.ddp_reducers import DDP, DdpReducers
+from deadpool.trainer_hooks.drill.drill import DrilledRank
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -89,6 +90,7 @@ class Guard:
             state.extra = {**state.extra, DDP: self._reducers}
         self._protection = Protection(session, state, engine, on_commit=lambda: self._write_record(self.next_step))
         self._recovery = Recovery(session, state, self._protection, self._reducers)
+        self._drill = DrilledRank(session, state)
         self._opened = False
         self._rehearsing = False
         self._resumed_from: Path | None = None
@@ -131,13 +133,14 @@ class Guard:
         place. Leaving the loop (break, return, an exception) leaves it in the body of that step: what the script does then still
         belongs to it.
         """
+        self._drill.step_function = train_step
         self.begin(start=start, until=until)
         try:
             while True:
                 while self.next_step < until:
                     step = self.next_step
                     with self.step() as attempt:
-                        value = train_step(step)
+                        value = self._drill.returned = train_step(step)
                     if attempt.completed and self._member.yields:
                         yield step, value
                     self._body_ended()
@@ -175,6 +178,7 @@ class Guard:
         step = self.next_step
         session, member = self._session, self._member
         self._write_record(step)
+        self._drill.hold(step, self._protection.wait_done)
         self._protection.wait_done(step)
         with session.changed:
             session.carry_out(member.finished(step))
@@ -189,6 +193,9 @@ class Guard:
 
     def begin_attempt(self, step: int) -> None:
         self._body_ended()
+        if not self._rehearsing:
+            self._drill.hold(step, self._protection.wait_done)
+            self._drill.begins(step)
         self._step_began_ns = time.monotonic_ns()
         self._write_record(step)
 
@@ -222,6 +229,7 @@ class Guard:
             whole = self._member.had()
         if whole:
             self._protection.protect()
+            self._drill.completed(self.next_step)
 
     def _leave_if_broken(self) -> None:
         """Between two attempts: one that would only be discarded is not made."""

@@ -22,6 +22,7 @@ from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import (
     NO_STEP,
+    DrillOver,
     InjectFailure,
     LaunchFailed,
     Quiesce,
@@ -69,6 +70,7 @@ class Session:
         self.groups: Groups | None = None
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
         self.injections = PendingInjections(self._lose_network)
+        self.drilled: set[int] = set()  # the boundaries whose drill is over
         self._protection: ProtectionControl | None = None
         self.closed = False
         self._role: Role | None = None
@@ -227,6 +229,8 @@ class Session:
                     actions = self.member.release(order)
                 case InjectFailure():
                     self.injections.add(order.kind)
+                case DrillOver():
+                    self.drilled.add(order.step)
                 case WriteCheckpoint():
                     if self._protection is not None:
                         self._protection.checkpoint_asked()

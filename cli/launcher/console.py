@@ -49,6 +49,10 @@ def describe(event: dict[str, Any]) -> str:
             return f"{of('node')} is drained" + (f" ({event['reason']})" if event.get("reason") else "")
         case "drain_undone":
             return f"{of('node')} is not drained any more: {of('reason')}"
+        case "drill":
+            return f"drill: back from step {of('step')} by one step: {of('way')}"
+        case "drill_left_out" | "drill_failed":
+            return f"drill: {of('way')} is not tried: {of('reason')}"
         case "waiting_for_node":
             return "no spare is left: waiting for a node"
         case "unprotected":

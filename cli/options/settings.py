@@ -153,6 +153,9 @@ TESTING = (
     Setting(field="injections", name="inject", multiple=True, metavar="KIND:TARGET@STEP",
             help="Inject a failure in the middle of a step: kill-node:NODE@STEP, kill-rank:RANK@STEP... Repeatable; "
                  "`deadpool inject --help` lists all kinds."),
+    Setting(field="drill_at", name="drill-at", type=click.IntRange(min=2), multiple=True, metavar="STEP",
+            help="After so many steps all ranks go back by one step and do it again, by each way there is (own snapshot, new "
+                 "process, spare, checkpoint), and what they hold is written down; repeatable. `deadpool drill` compares it."),
     Setting(field="netns", name="netns", **_FLAG,
             help="A network namespace for each node, so that it can be cut off (partition-node, heal-node); needs root."),
 )  # fmt: skip

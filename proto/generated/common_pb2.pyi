@@ -280,6 +280,24 @@ class ProtectionChanged(_message.Message):
     reason: str
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class DrillReady(_message.Message):
+    __slots__ = ("generation", "rank", "step")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    rank: int
+    step: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class DrillOver(_message.Message):
+    __slots__ = ("generation", "step")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: int
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
 class StateDiffers(_message.Message):
     __slots__ = ("generation", "rank", "step", "ranks", "item", "repair", "good_step")
     GENERATION_FIELD_NUMBER: _ClassVar[int]

@@ -6,6 +6,8 @@ from signal import SIGTERM
 from deadpool.proto.messages.common import (
     NO_STEP,
     NO_VERSION,
+    DrillOver,
+    DrillReady,
     LaunchFailed,
     Placement,
     ProtectionChanged,
@@ -328,6 +330,7 @@ AgentMessage = (
     | JobSignalled
     | CallReport
     | RankRaised
+    | DrillReady
 )
 
 Order = (
@@ -345,4 +348,5 @@ Order = (
     | Stop
     | WriteCheckpoint
     | ReportCalls
+    | DrillOver
 )

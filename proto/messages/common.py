@@ -282,6 +282,23 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrillReady:
+    """S_step is to be drilled: the rank holds it, committed, and waits. Answered by Quiesce (a way back begins) or DrillOver."""
+
+    generation: int
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillOver:
+    """Every way back from S_step has been taken: the ranks go on. For every member, and relayed to its ranks."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteCheckpoint:
     """Make one of the next commits a persistent checkpoint. For the node of rank 0, and relayed to that rank."""
 

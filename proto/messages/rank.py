@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from deadpool.proto.messages.common import (
     NO_VERSION,
+    DrillOver,
+    DrillReady,
     LaunchFailed,
     Placement,
     ProtectionChanged,
@@ -93,6 +95,7 @@ RankMessage = (
     | ProtectionChanged
     | StateDiffers
     | RankRaised
+    | DrillReady
 )
 
-RankOrder = Role | Reserved | Quiesce | Reform | Release | InjectFailure | WriteCheckpoint
+RankOrder = Role | Reserved | Quiesce | Reform | Release | InjectFailure | WriteCheckpoint | DrillOver

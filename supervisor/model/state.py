@@ -12,6 +12,7 @@ from deadpool.proto.config import Injection, JobConfig, to_json
 from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
+from deadpool.supervisor.model.drill import Drill
 from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark
 from deadpool.supervisor.model.inquiry import Inquiry
 from deadpool.supervisor.model.lineage import Sent
@@ -178,6 +179,7 @@ class JobState:
     progress: ProgressState = field(default_factory=ProgressState)
     injections: dict[int, Armed] = field(default_factory=dict)
     ending: EndingState = field(default_factory=EndingState)
+    drill: Drill = field(default_factory=Drill)
     cause: str = field(default="", compare=False)
     outbox: list[Command] = field(default_factory=list, compare=False)
 

@@ -43,7 +43,7 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
             for each in attempt.prepared.values()
             if each.live_step != NO_STEP
         ],
-        vaults=attempt.reports,
+        vaults={node: slots for node, slots in attempt.reports.items() if node != state.drill.without},
         endpoints={node.node_id: node.endpoint for node in roster.live()},
         lineage=state.recovery.lineage,
         conflicts=state.protection.conflicts,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,10 @@ class Outcome:
     duration_s: float
 
 
+LAUNCH = ("deadpool.cli.launch",)
+DRILL = ("deadpool.cli.main", "drill")
+
+
 class Job:
     """One deadpool-launch process. Its output goes to files, so that nothing ever blocks on a full pipe.
 
@@ -52,6 +56,7 @@ class Job:
         *,
         cold: bool,
         shm_bytes: int = 0,
+        program: Sequence[str] = LAUNCH,
     ) -> None:
         self.job_id = f"t{os.getpid()}-{folder.name}"
         self.folder = folder
@@ -61,7 +66,7 @@ class Job:
         self._environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment}
         ours = ("--job-id", self.job_id, "--log-dir", str(self.log_dir))
         self._began_s = time.monotonic()
-        command = [sys.executable, "-m", "deadpool.cli.launch", *ours, *arguments]
+        command = [sys.executable, "-m", *program, *ours, *arguments]
         if shm_bytes:
             command = [*own_shm(shm_bytes), *command]
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
@@ -138,12 +143,22 @@ class Launcher:
         self.runtime = runtime
         self.jobs: list[Job] = []
 
-    def start(self, *arguments: str, environment: Mapping[str, str] | None = None, cold: bool = False, shm_bytes: int = 0) -> Job:
-        """`shm_bytes`: the job has a /dev/shm of its own (needs root), which it may fill. It starts cold then."""
+    def start(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        cold: bool = False,
+        shm_bytes: int = 0,
+        program: Sequence[str] = LAUNCH,
+    ) -> Job:
+        """`shm_bytes`: the job has a /dev/shm of its own (needs root), which it may fill. It starts cold then.
+
+        `program`: the module that launches it, and the words before its options.
+        """
         folder = self.folder / f"job{len(self.jobs)}"
         folder.mkdir()
         cold = cold or shm_bytes > 0
-        self.jobs.append(Job(folder, self.runtime, arguments, environment or {}, cold=cold, shm_bytes=shm_bytes))
+        self.jobs.append(Job(folder, self.runtime, arguments, environment or {}, cold=cold, shm_bytes=shm_bytes, program=program))
         return self.jobs[-1]
 
     def run(

@@ -139,6 +139,7 @@ class CellSession(Session):
         self.cancelled = threading.Event()
         self.injections = PendingInjections(lambda: None)
         self._protection = None
+        self.drilled = set()
         self._pid = os.getpid()
         self._plan = None
         self._reserved = None
@@ -249,6 +250,7 @@ class Cell:
         self.born[step + 1] = self.session.member.running
         self.look(step + 1)
         self.same(self.values, step, Table(value={"returned": repr(attempt_value)}), f"what step {step} returns")
+        self.guard._body_ended()  # here the loop has no body
         self.guard._protection.wait_done(step + 1)
         committed = self.session.member.commit_step
         assert committed >= step + 1, f"S_{step + 1} was not committed: {self.session.line.problem}"

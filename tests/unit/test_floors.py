@@ -30,9 +30,9 @@ PURE = (
     "supervisor.report.summary",
     "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.standins", "agent.logs.routing",
     "agent.supervisor_link.conversation",
-    "trainer_hooks.protocol", "trainer_hooks.protection.schedule",
+    "trainer_hooks.protocol", "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict",
     "cli.commands.drain", "cli.commands.ended", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
-    "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.faults", "proto.step", "proto.streams",
+    "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.drill", "proto.faults", "proto.step", "proto.streams",
     "proto.vault.slots",
 )  # fmt: skip
 READS_A_SHIPPED_TABLE = {"supervisor.failures.rules"}  # always the same one
@@ -44,6 +44,7 @@ VALUES = {  # modules that also act, of which pure ones take values and function
     "proto.vault.layout",
     "proto.version",
     "supervisor.failures.rules",
+    "trainer_hooks.drill.tables",
 }
 PURE_MAY_IMPORT = {
     "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq", "ipaddress",

@@ -1,9 +1,9 @@
 """Which states become persistent checkpoints: agreed on through the generation's store, for a part alone is worth nothing.
 
-S_k does, for k a multiple of `every`, if at its commit every rank was done with the one before. The first rank that learns of
-the commit decides for all. When one is asked for (SIGUSR1), rank 0 chooses the first state that finds every rank done, and says
-so when it announces it: nobody knows that state as committed yet. Where ranks compare what they hold (--verify-every), and have
-not done so in that state, it is the next one instead, which they compare first.
+S_k does, for k a multiple of --checkpoint-every, if at its commit every rank was done with the one before. The first rank that
+learns of the commit decides for all. When one is asked for (SIGUSR1), rank 0 chooses the first state that finds every rank done,
+and says so when it announces it: nobody knows that state as committed yet. Where ranks compare what they hold (--verify-every),
+and have not done so in that state, it is the next one instead, which they compare first.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from deadpool.host.errors import UnavailableError
 class CheckpointAgreement:
     """One rank's part in it, in one generation. `store`: as for the commits. `idle`: nothing of this rank is being written.
 
-    `every`: 0 when checkpoints are only made when asked for.
+    `wanted(step)`: S_step is to become a checkpoint, though nobody has asked.
     """
 
-    def __init__(self, store: Store, world_size: int, every: int, idle: Callable[[], bool]) -> None:
-        self._store, self._world_size, self._every, self._idle = store, world_size, every, idle
+    def __init__(self, store: Store, world_size: int, wanted: Callable[[int], bool], idle: Callable[[], bool]) -> None:
+        self._store, self._world_size, self._wanted, self._idle = store, world_size, wanted, idle
         self._number = 0  # of the next checkpoint of this generation
         self._told = False
         self._asked = False
@@ -50,7 +50,7 @@ class CheckpointAgreement:
             self._asked = False
             self._next()
             return True
-        if not self._every or step % self._every or step == 0:
+        if step == 0 or not self._wanted(step):
             return False
         try:
             ready = self._store.add(self._ready_key(), 0) == self._world_size

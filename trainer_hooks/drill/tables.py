@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 
 class Part(StrEnum):
@@ -61,3 +62,8 @@ def differences(expected: Table, found: Table) -> Iterator[Difference]:
         for name in sorted(left.keys() | right.keys()):
             if left.get(name, "") != right.get(name, ""):
                 yield Difference(part=part, name=name, expected=left.get(name, ""), found=right.get(name, ""))
+
+
+def table_path(folder: Path, *, step: int, generation: int, rank: int, when: str) -> Path:
+    """Returns the file for what this rank held `before` it stepped to S_step in that generation, or `after`."""
+    return folder / f"step-{step}" / f"generation-{generation}" / f"rank-{rank}-{when}.json"

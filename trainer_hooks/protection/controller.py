@@ -3,10 +3,12 @@
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
 from deadpool.host.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
+from deadpool.proto.checkpoint import folder_name, read_marker
 from deadpool.proto.messages import NO_STEP, Placement, ProtectionChanged, Reform, StateDiffers
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
@@ -215,7 +217,7 @@ class Protection:
         if keeping.verify_every:
             verifier = Verifier(store, rank=rank, world_size=world_size, cancelled=cancelled)
         if keeping.checkpoint_dir:
-            checkpoints = CheckpointAgreement(store, world_size, keeping.checkpoint_every, self._nothing_is_pinned)
+            checkpoints = CheckpointAgreement(store, world_size, self._becomes_checkpoint, self._nothing_is_pinned)
         return Network(
             board=CommitBoard(store, rank=rank, world_size=world_size, cancelled=cancelled),
             holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
@@ -227,6 +229,14 @@ class Protection:
 
     def _nothing_is_pinned(self) -> bool:
         return not self._reserved_slots().pinned()
+
+    def _becomes_checkpoint(self, step: int) -> bool:
+        """One every so many steps; of the step before a boundary that is drilled, once, and none of the boundary itself."""
+        keeping = self._session.keeping
+        if step + 1 in keeping.drill_at:
+            return read_marker(Path(keeping.checkpoint_dir) / folder_name(step)) is None
+        every = keeping.checkpoint_every
+        return every > 0 and step % every == 0 and step not in keeping.drill_at
 
     # ------------------------------------------------------------ asked by the session, on any thread
 

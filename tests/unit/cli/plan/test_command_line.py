@@ -12,7 +12,7 @@ from deadpool.cli.plan.options import LaunchOptions
 from deadpool.proto.config import JobConfig
 
 # Fields that no option sets: from the rest of the command line or the environment.
-ELSEWHERE = {"command", "entry", "python", "standalone", "min_nnodes", "run_id", "together"}
+ELSEWHERE = {"command", "entry", "python", "standalone", "min_nnodes", "run_id", "together", "drill_only"}
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class Rank:
         self.cancelled, self.counters = threading.Event(), Counters()
         self.troubles: list[Exception] = []
         self.refusals: list[tuple[int, str]] = []
-        self.checkpoints = CheckpointAgreement(store, 2, 0, lambda: True)
+        self.checkpoints = CheckpointAgreement(store, 2, lambda step: False, lambda: True)
         self.differing: list[tuple[int, tuple[int, ...]]] = []
         self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), self.cancelled)
 

@@ -1,0 +1,40 @@
+"""deadpool drill on real jobs: the example recovers by every way; a script whose step depends on more is told on what."""
+
+import json
+from pathlib import Path
+
+import pytest
+from launching import DRILL, Launcher
+from training import ROOT, SMALL
+
+pytestmark = pytest.mark.e2e
+
+DRILLED = str(Path(__file__).parents[1] / "support" / "drilled.py")
+WAYS = ["in-place", "process", "spare", "checkpoint"]
+
+
+def test_the_example_is_the_same_by_every_way(launcher: Launcher) -> None:
+    drilled = launcher.start("--json", str(ROOT / "examples" / "train_gpt.py"), *SMALL, program=DRILL).wait()
+    assert drilled.exit_code == 0, drilled.out + drilled.err
+    report = json.loads(drilled.out)
+    assert [(way["way"], way["outcome"]) for way in report["ways"]] == [(way, "same") for way in WAYS]
+
+
+def test_the_cause_of_a_difference_is_named(launcher: Launcher) -> None:
+    drilled = launcher.start(DRILLED, "generator", "attribute", program=DRILL).wait()
+    assert drilled.exit_code == 1, drilled.out + drilled.err
+    assert "likely random generator source, which is not in the state: pass it in extra=" in drilled.out
+    assert "likely attribute calls of module model, which is not in the state: register it as a buffer" in drilled.out
+
+
+@pytest.mark.long
+def test_a_counter_of_the_optimizer_is_named(launcher: Launcher) -> None:
+    drilled = launcher.start(DRILLED, "optimizer", program=DRILL).wait()
+    assert drilled.exit_code == 1, drilled.out + drilled.err
+    assert "likely attribute steps of optimizer, which is not in the state" in drilled.out
+
+
+def test_a_boundary_that_is_never_reached_is_an_error(launcher: Launcher) -> None:
+    drilled = launcher.start("--steps", "9", DRILLED, program=DRILL).wait()
+    assert drilled.exit_code == 2, drilled.out + drilled.err
+    assert "the training ended before step 9" in drilled.err

@@ -1,0 +1,92 @@
+"""Digests of states and values, and what is found beside the state."""
+
+import functools
+import random
+from dataclasses import dataclass
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from deadpool.trainer_hooks.drill.digests import digest, leaves
+from deadpool.trainer_hooks.drill.loose import loose_of
+
+_global_generator = random.Random(1)
+
+
+@dataclass(frozen=True)
+class Losses:
+    train: float
+    held_out: float | None
+
+
+def test_every_leaf_has_its_path() -> None:
+    value = {"a": [1, Losses(0.5, None)], "b": {"c": torch.tensor(2)}}
+    assert dict(leaves(value)) == {"a[0]": "1", "a[1].train": "0.5", "a[1].held_out": "None", "b.c": "int64 2"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.0, -0.0),
+        (torch.tensor([1.0, 0.0]), torch.tensor([1.0, -0.0])),
+        (torch.ones(2), torch.ones(2, dtype=torch.bfloat16)),
+        (torch.ones(4), torch.ones(2, 2)),
+        (list(range(100)), [*range(99), 0]),
+        (numpy.float32(1), numpy.float64(1)),
+    ],
+)
+def test_values_that_are_not_the_same_to_the_bit_have_other_digests(one: object, other: object) -> None:
+    assert digest(one) != digest(other)
+
+
+def test_the_same_value_has_the_same_digest() -> None:
+    assert digest(torch.arange(6).view(2, 3).T) == digest(torch.tensor([[0, 3], [1, 4], [2, 5]]))
+    assert digest(float("nan")) == digest(float("nan"))
+
+
+def test_what_the_step_reaches_and_what_modules_keep_for_themselves_is_found() -> None:
+    source, counts, net = torch.Generator(), {"seen": 3}, nn.Linear(2, 2)
+    net.calls = 7  # type: ignore[assignment]
+
+    class Loader:
+        def __init__(self) -> None:
+            self.position = 4
+            self.draws = numpy.random.default_rng(0)
+
+    loader = Loader()
+
+    def batch() -> tuple[object, ...]:
+        return source, _global_generator
+
+    def train_step(step: int, factor: float = 1.0) -> tuple[object, ...]:
+        return batch(), counts, loader
+
+    class Sgd(torch.optim.SGD):
+        taken = 0
+
+    optimizer = Sgd(net.parameters(), lr=0.1)
+    optimizer.taken = 5
+    found = loose_of({"model": net}, {"optimizer": optimizer}, functools.partial(train_step, factor=2.0))
+    assert found["attribute calls of module model"] == 7
+    assert found["attribute taken of optimizer"] == 5
+    assert found["variable counts"] == {"seen": 3}
+    assert found["variable loader.position"] == 4
+    assert {name for name in found if name.startswith("random generator")} == {
+        "random generator source", "random generator _global_generator", "random generator loader.draws",
+    }  # fmt: skip
+    before = dict(leaves(found))
+    source.manual_seed(5)
+    assert dict(leaves(loose_of({"model": net}, {"optimizer": optimizer}, train_step))) != before
+
+
+def test_a_bound_step_reaches_its_own_object() -> None:
+    class Script:
+        def __init__(self) -> None:
+            self.seen = 1
+
+        def step(self, step: int) -> None: ...
+
+    assert loose_of({}, {}, Script().step)["variable self.seen"] == 1
+    assert loose_of({}, {}, None) == {}

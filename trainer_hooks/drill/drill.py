@@ -1,0 +1,66 @@
+"""A rank's part in the drill: it writes down what it holds around the step that is done again, and waits at the boundary.
+
+Which way all go back, and when they go on, the supervisor decides (supervisor/recovery/drill.py). The files outlive the process:
+it may be the one that is replaced.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deadpool.proto.config import Keeping
+from deadpool.proto.drill import FOLDER
+from deadpool.proto.messages import DrillReady
+from deadpool.trainer_hooks.drill.digests import table_of
+from deadpool.trainer_hooks.drill.loose import loose_of
+from deadpool.trainer_hooks.drill.tables import table_path
+from deadpool.trainer_hooks.protocol import RankPhase
+from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.state.training_state import TrainingState
+
+
+class DrilledRank:
+    """For the main thread. `step_function`: the script's, once it is known. `returned`: what its last call has returned."""
+
+    def __init__(self, session: Session, state: TrainingState) -> None:
+        keeping: Keeping = session.keeping
+        self.boundaries = frozenset(keeping.drill_at)
+        self.step_function: Callable[..., Any] | None = None
+        self.returned: Any = None
+        self._folder = Path(keeping.log_dir) / FOLDER
+        self._session, self._state = session, state
+
+    def begins(self, step: int) -> None:
+        """The process, which is live, is about to step from S_step."""
+        if step + 1 in self.boundaries and self._session.member.phase is RankPhase.RUN:
+            self._write(step + 1, "before", None)
+
+    def completed(self, step: int) -> None:
+        """S_step is there, and has been handed to protection."""
+        if step in self.boundaries:
+            self._write(step, "after", self.returned)
+
+    def hold(self, step: int, wait_done: Callable[[int], None]) -> None:
+        """Waits at S_step while it is drilled. Then the generation is broken (a way back has begun), or the rank goes on."""
+        session = self._session
+        if step not in self.boundaries:
+            return
+        wait_done(step)
+        with session.changed:
+            member = session.member
+            if member.phase is RankPhase.RUN and step not in session.drilled:
+                session.send(DrillReady(generation=member.running, rank=session.rank, step=step))
+                session.changed.wait_for(lambda: member.phase is not RankPhase.RUN or step in session.drilled)
+
+    def _write(self, step: int, when: str, value: Any) -> None:
+        session = self._session
+        loose = loose_of(self._state.models, self._state.optimizers, self.step_function)
+        table = table_of(self._state, value=value, loose=loose)
+        path = table_path(self._folder, step=step, generation=session.member.running, rank=session.rank, when=when)
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(parents=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(table.to_json())
+        partial.rename(path)

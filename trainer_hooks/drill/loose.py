@@ -1,0 +1,121 @@
+"""What lies beside the state and may change what a step does: attributes, what the step function reaches.
+
+It is no part of a snapshot. Whether it matters nobody can tell from here; where a step that was done again came out otherwise,
+and one of these was not what it had been before the step, it is the likely cause.
+"""
+
+import functools
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+_OF_OPTIMIZERS = ("state", "param_groups", "defaults", "step", "optim")
+_PLAIN = (bool, int, float, complex, str, bytes)
+_ROW_MAX = 10_000  # longer containers are not looked at
+
+
+def loose_of(
+    models: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer], step: Callable[..., Any] | None
+) -> dict[str, Any]:
+    """Returns a readable name -> the value now, for whatever could be found."""
+    found: dict[str, Any] = {}
+    for name, model in models.items():
+        for path, module in model.named_modules():
+            where = f"attribute {{}} of module {name}{f'.{path}' if path else ''}"
+            found |= {where.format(key): kept for key, _, kept in _attributes(module)}
+    for name, optimizer in optimizers.items():
+        found |= {f"attribute {key} of {name}": kept for key, _, kept in _attributes(optimizer) if key not in _OF_OPTIMIZERS}
+    known = {id(each) for each in (*models.values(), *optimizers.values())}
+    for name, value in _reached_by(step):
+        if id(value) not in known:
+            found |= dict(_within(name, value))
+    return found
+
+
+def _attributes(owner: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (name, value, what stands for it in a comparison)."""
+    for key, value in vars(owner).items():
+        if not key.startswith("_") and (kept := _comparable(value)) is not None:
+            yield key, value, kept
+
+
+def _within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what can be compared of something that the step uses: itself, or the plain attributes of an object of the script."""
+    kept = _comparable(value)
+    if kept is not None:
+        yield f"{_kind(value)} {name}", kept
+    elif not isinstance(value, nn.Module | Optimizer | ModuleType | type) and not callable(value) and hasattr(value, "__dict__"):
+        for key, inner, stands in _attributes(value):
+            yield f"{_kind(inner)} {name}.{key}", stands
+
+
+def _kind(value: Any) -> str:
+    return "random generator" if _generator_state(value) is not None else "variable"
+
+
+def _comparable(value: Any) -> Any:
+    """Returns what stands for the value in a comparison, None when nothing can."""
+    if isinstance(value, (*_PLAIN, Tensor)):
+        return value
+    if (state := _generator_state(value)) is not None:
+        return state
+    if isinstance(value, list | tuple | set) and len(value) <= _ROW_MAX and all(isinstance(each, _PLAIN) for each in value):
+        return sorted(map(repr, value)) if isinstance(value, set) else list(value)
+    if isinstance(value, dict) and len(value) <= _ROW_MAX and all(isinstance(each, _PLAIN) for each in value.values()):
+        return {str(key): each for key, each in value.items()}
+    return None
+
+
+def _generator_state(value: Any) -> Any:
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if type(value) is random.Random:
+        return repr(value.getstate())
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None and isinstance(value, numpy.Generator):
+        return repr(value.bit_generator.state)
+    if numpy is not None and isinstance(value, numpy.RandomState):
+        return repr(value.get_state())
+    return None
+
+
+def _reached_by(step: Callable[..., Any] | None) -> Iterator[tuple[str, Any]]:
+    """Yields (name, value) of what the step function closes over, of the globals that it names, and of its own object.
+
+    Functions of the script that it calls are looked into as well.
+    """
+    waiting, seen = [step], set()
+    while waiting:
+        function = waiting.pop()
+        while isinstance(function, functools.partial):
+            function = function.func
+        if inspect.ismethod(function):
+            yield "self", function.__self__
+            function = function.__func__
+        function = inspect.unwrap(function) if callable(function) else function
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        names = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+        names |= {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+        for name, value in names.items():
+            if isinstance(value, FunctionType) and value.__module__ == function.__module__:
+                waiting.append(value)
+            else:
+                yield name, value
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True

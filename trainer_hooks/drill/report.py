@@ -1,0 +1,90 @@
+"""The report of a drill: from the job's events and from what its ranks have written down, for each boundary and each way back."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deadpool.proto.drill import FOLDER, WayBack
+from deadpool.trainer_hooks.drill.tables import Table, table_path
+from deadpool.trainer_hooks.drill.verdict import SUSPECT, Attempt, Finding, findings
+
+SAME, DIFFERS, FAILED, LEFT_OUT = "same", "differs", "failed", "left out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayTaken:
+    """`outcome`: same, differs, failed (the job did not come back) or left out (it cannot). `reason`: of the last two."""
+
+    step: int
+    way: WayBack
+    outcome: str
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+
+    def lines(self, earlier: Sequence["WayTaken"] = ()) -> Iterator[str]:
+        """Yields what a person reads of it; what one of the `earlier` has found as well is not said again."""
+        head = f"step {self.step}  {self.way.value:<10}  {self.outcome}"
+        yield f"{head}: {self.reason}" if self.reason else head
+        like = next((way for way in earlier if self.findings and way.findings == self.findings), None)
+        if like is not None:
+            yield f"    as {like.way.value} at step {like.step}"
+            return
+        for finding in self.findings:
+            cause, *suspects = finding.cause.split(SUSPECT)
+            yield f"    rank{'s' if len(finding.ranks) > 1 else ''} {', '.join(map(str, finding.ranks))}: {cause}"
+            yield from (f"        likely {suspect}" for suspect in suspects)
+
+
+def ways_taken(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int) -> list[WayTaken]:
+    """Returns every way back that was taken, or left out, in order. Unreadable tables count as not written."""
+    generations: dict[tuple[int, WayBack], int] = {}
+    begun: list[tuple[int, WayBack]] = []
+    not_taken: dict[tuple[int, WayBack], tuple[str, str]] = {}  # outcome, reason
+    end = "the job ended before all ranks had done the step again"
+    for event in events:
+        match event["event"]:
+            case "drill":
+                begun.append((event["step"], WayBack(event["way"])))
+            case "drilled":
+                generations[event["step"], WayBack(event["way"])] = event["generation"]
+            case "drill_left_out" | "drill_failed":
+                key = event["step"], WayBack(event["way"])
+                not_taken[key] = LEFT_OUT if event["event"] == "drill_left_out" else FAILED, event["reason"]
+                begun.append(key)
+            case "job_ended" if event["exit_code"]:
+                end = event["reason"]
+    taken = []
+    for step, way in begun:
+        if (step, way) in not_taken:
+            outcome, reason = not_taken[step, way]
+            taken.append(WayTaken(step=step, way=way, outcome=outcome, reason=reason))
+        elif (step, way) not in generations:
+            taken.append(WayTaken(step=step, way=way, outcome=FAILED, reason=end))
+        else:
+            first = _attempts(log_dir / FOLDER, step, generations[step, WayBack.NONE], world_size)
+            again = _attempts(log_dir / FOLDER, step, generations[step, way], world_size)
+            found = tuple(findings(first, again))
+            missing = not first
+            outcome = DIFFERS if found or missing else SAME
+            reason = f"nothing is written down in {log_dir / FOLDER}: do all nodes see it?" if missing else ""
+            taken.append(WayTaken(step=step, way=way, outcome=outcome, findings=found, reason=reason))
+    return taken
+
+
+def _attempts(folder: Path, step: int, generation: int, world_size: int) -> dict[int, Attempt]:
+    found = {}
+    for rank in range(world_size):
+        before, after = (
+            _read(table_path(folder, step=step, generation=generation, rank=rank, when=when)) for when in ("before", "after")
+        )
+        if before is not None and after is not None:
+            found[rank] = Attempt(before=before, after=after)
+    return found
+
+
+def _read(path: Path) -> Table | None:
+    try:
+        return Table.from_json(path.read_text())
+    except (OSError, ValueError, TypeError):
+        return None

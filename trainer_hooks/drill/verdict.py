@@ -1,0 +1,135 @@
+"""What the drill has shown: is a step that was done again the same, and if not, what is the likely cause? Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from deadpool.trainer_hooks.drill.tables import Difference, Part, Table, differences
+
+_SHOWN = 3
+_GENERATOR = "random generator "
+_ATTRIBUTE = "attribute "
+SUSPECT = "; likely "  # before each suspect in a cause
+_UNSAID = " and {} more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One rank's step at a boundary: what it held before and after, and what the step returned (in `after`)."""
+
+    before: Table
+    after: Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What some ranks found otherwise than the first time, and why that may be. `items`: of the state, or paths in it."""
+
+    ranks: tuple[int, ...]
+    cause: str
+    items: tuple[str, ...] = ()
+
+
+def findings(first: Mapping[int, Attempt], again: Mapping[int, Attempt]) -> list[Finding]:
+    """Returns what differs, the same cause said once for all its ranks; nothing when every rank has come out the same."""
+    found: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    for rank in sorted(first.keys() | again.keys()):
+        if rank not in first or rank not in again:
+            found.setdefault("what it held was not written down", []).append((rank, ()))
+            continue
+        for cause, items in _of_rank(first[rank], again[rank]):
+            found.setdefault(cause, []).append((rank, items))
+    return [
+        Finding(
+            ranks=tuple(rank for rank, _ in where),
+            cause=cause,
+            items=tuple(dict.fromkeys(item for _, items in where for item in items)),
+        )
+        for cause, where in found.items()
+    ]
+
+
+def _of_rank(first: Attempt, again: Attempt) -> Iterator[tuple[str, tuple[str, ...]]]:
+    restored = [each for each in differences(first.before, again.before) if each.part is not Part.LOOSE]
+    stepped = [each for each in differences(first.after, again.after) if each.part is not Part.LOOSE]
+    if restored:
+        yield _restored(restored), _names(restored)
+    elif stepped:
+        loose = [each.name for each in differences(first.before, again.before) if each.part is Part.LOOSE]
+        suspects = _suspects(loose, value_differs=_value_differs(stepped))
+        yield SUSPECT.join([_stepped(stepped), *suspects]), _names(stepped)
+
+
+def _restored(found: Sequence[Difference]) -> str:
+    items = [each for each in found if each.part is Part.ITEM]
+    if not items:
+        return f"metadata differs right after the restore, at {_listed(found)}"
+    modules = _modules_of_buffers(items)
+    if modules:
+        return f"the state differs right after the restore: only the buffers of {', '.join(modules)} differ"
+    return f"the state differs right after the restore: item {_listed(items)}"
+
+
+def _stepped(found: Sequence[Difference]) -> str:
+    items = [each for each in found if each.part is Part.ITEM]
+    if _value_differs(found):
+        return (
+            "all state is the same before the step and what it returns differs: data or random numbers that depend on something "
+            "other than the step; pass the loader or the generator in extra="
+        )
+    modules = _modules_of_buffers(items)
+    if modules and len(items) == len(found):
+        return (
+            f"the step returns the same, and after it only the buffers of {', '.join(modules)} differ: what is written to them "
+            "depends on something that is not in the state"
+        )
+    if not items:
+        return f"the step returns the same, and after it metadata differs at {_listed(found)}"
+    what = "optimizer's state" if all(each.name.startswith("optimizer/") for each in items) else "state"
+    return (
+        f"the step returns the same, and the {what} differs after it ({', '.join(_names(items)[:_SHOWN])}): what comes after the "
+        "loss depends on something that is not in the state"
+    )
+
+
+def _value_differs(found: Sequence[Difference]) -> bool:
+    return any(each.part is Part.VALUE for each in found)
+
+
+def _suspects(loose: Sequence[str], *, value_differs: bool) -> Iterator[str]:
+    """Yields what lay beside the state and was not what it had been before the step, the likely ones.
+
+    An optimizer comes after the loss: where that differs, its own attributes are not the first to look at, and else they are.
+    """
+    said = [name for name in loose if not name.startswith(f"{_ATTRIBUTE}training of module")]
+    of_optimizers = [name for name in said if name.startswith(_ATTRIBUTE) and " of module " not in name]
+    others = [name for name in said if name not in of_optimizers]
+    likely = (others or of_optimizers) if value_differs else (of_optimizers or others)
+    for name in sorted(likely, key=lambda name: not name.startswith(_GENERATOR)):
+        yield f"{name}, which is not in the state: {_advice(name)}"
+
+
+def _advice(name: str) -> str:
+    if name.startswith(_GENERATOR):
+        return "pass it in extra=, or make it from the step's number"
+    if not name.startswith(_ATTRIBUTE):
+        return "compute it from the step, or pass what holds it in extra="
+    if " of module " in name:
+        return "register it as a buffer, or compute it from the step"
+    return "it is no tensor of the optimizer's state; keep it there, or in the parameter groups"
+
+
+def _modules_of_buffers(items: Sequence[Difference]) -> list[str]:
+    """Returns the modules whose buffers these are, none when other items are among them."""
+    if not items or not all(each.name.startswith("buffer/") for each in items):
+        return []
+    paths = [each.name.removeprefix("buffer/").partition("@")[0] for each in items]
+    return list(dict.fromkeys(path.rpartition(".")[0] for path in paths))
+
+
+def _listed(found: Sequence[Difference]) -> str:
+    more = _UNSAID.format(len(found) - _SHOWN) if len(found) > _SHOWN else ""
+    return ", ".join(map(str, found[:_SHOWN])) + more
+
+
+def _names(found: Sequence[Difference]) -> tuple[str, ...]:
+    return tuple(each.name for each in found)
