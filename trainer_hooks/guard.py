@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from torch.optim import Optimizer
 
-from deadpool.host.errors import ConfigError, UnavailableError
+from deadpool.host.errors import ConfigError, SnapshotError, UnavailableError
 from deadpool.proto.call_record import Head
 from deadpool.proto.messages import RankRaised, RankResumed
 from deadpool.proto.vault.layout import Tables
@@ -94,6 +94,7 @@ class Guard:
         self._opened = False
         self._rehearsing = False
         self._resumed_from: Path | None = None
+        self._settled = True
         self._loaded: tuple[Tables, dict[str, bytearray]] | None = None
         self._resumed_sent = True
         self._step_began_ns = 0
@@ -259,7 +260,7 @@ class Guard:
         if self._member.phase is RankPhase.REHEARSE:
             self._recover()
             return
-        if not self._protection.restore_own():
+        if not (self._settled and self._protection.restore_own()):
             self._load()
         self._reducers.settle()
         with self._session.changed:
@@ -287,10 +288,26 @@ class Guard:
             assert self._loaded is not None
             restore_from(self._state, *self._loaded)
             self._loaded = None
+            self._settled = self._settle_early()
             log.warning("rank %d resumes at step %d from %s", session.rank, found.step, found.path)
         with session.changed:
             self._member.dirty = False
         return start if found is None else found.step
+
+    def _settle_early(self) -> bool:
+        """Returns whether all DDPs are as the checkpoint has recorded them: the first state then says so as well.
+
+        One that can only be brought there by the steps of a rehearsal is not.
+        """
+        self._session.open().rehearse(True)
+        try:
+            self._reducers.settle()
+        except SnapshotError as error:
+            log.info("%s: once it has rehearsed", error)
+            return False
+        finally:
+            self._session.open().rehearse(False)
+        return True
 
     def _read(self, path: Path) -> None:
         """Reads what the persistent checkpoint holds of this rank. SnapshotError when it is bad."""
