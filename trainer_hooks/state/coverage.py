@@ -50,10 +50,14 @@ def _model_gaps(name: str, model: nn.Module, found: Inventory, memory: "_Memory"
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         yield f"{name}: FullyShardedDataParallel (FSDP1) swaps its memory as it computes; use torch.distributed.fsdp.fully_shard"
         return
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
-        saved = _saved_by_modules(name, found)  # its own state_dict would drop what it has gathered
-    else:
-        saved = model.state_dict(keep_vars=True, prefix=f"{name}.")
+    try:
+        if any(isinstance(module, FSDPModule) for module in model.modules()):
+            saved = _saved_by_modules(name, found)  # its own state_dict would drop what it has gathered
+        else:
+            saved = model.state_dict(keep_vars=True, prefix=f"{name}.")
+    except Exception as error:  # the model's own code
+        yield f"{name}: its state_dict() fails: {error!r}"
+        return
     for path, value in saved.items():
         if isinstance(value, Tensor) and not _is_known(path, found) and not memory.covers(value):
             yield f"{path}: a tensor of the model's state_dict that is neither parameter nor buffer"
@@ -75,9 +79,11 @@ def _optimizer_gaps(name: str, optimizer: Optimizer, found: Inventory, memory: "
     for index, key in enumerate(optimizer.state):
         if isinstance(key, Tensor) and key not in found.names:
             yield f"{name}.state: it keeps something for a parameter that is in no group and no model (number {index})"
-    if not says_more(optimizer):
+    try:
+        saved = optimizer.state_dict() if says_more(optimizer) else {}
+    except Exception:  # optimizers.capture has named it
         return
-    for path, tensor in _tensors(optimizer.state_dict().get("state", {}), f"{name}.state_dict()/state"):
+    for path, tensor in _tensors(saved.get("state", {}), f"{name}.state_dict()/state"):
         if not memory.covers(tensor):
             yield f"{path}: a tensor that only the optimizer's state_dict has"
 

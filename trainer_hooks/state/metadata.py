@@ -23,7 +23,7 @@ def pack_meta(meta: Meta) -> bytes:
 
 def unpack_meta(data: bytes) -> Meta:
     """Returns what pack_meta was given. Runs no code from the data (weights_only)."""
-    meta: Meta = torch.load(BytesIO(data), weights_only=True, map_location="cpu")
+    meta: Meta = torch.load(BytesIO(data), weights_only=True, map_location=_here)
     return meta
 
 
@@ -34,6 +34,11 @@ def check_gaps(gaps: Sequence[str]) -> None:
             f"protect(): cannot be restored safely: {_named(gaps)}; "
             "with protect(strict=False) the job runs without it, and a recovery may not be bit for bit"
         )
+
+
+def _here(storage: Any, location: str) -> Any:
+    """Returns the memory that a tensor is to have: of this process's own device, where it was on one."""
+    return storage.cuda() if location.startswith("cuda") else storage
 
 
 def _named(gaps: Sequence[str]) -> str:

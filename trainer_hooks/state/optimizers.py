@@ -137,7 +137,12 @@ def capture(name: str, optimizer: Optimizer, names: Names, plain: Set[int], left
         for owner, _, value in kept_for(optimizer, names, besides=plain)
         if (kept := _encoded(name, owner, value, left_out)) is not None
     }
-    return {"groups": groups, "state": state, "own": encode(own_parts(optimizer), f"{name}.state_dict()", left_out)}
+    try:
+        own = own_parts(optimizer)
+    except Exception as error:  # the optimizer's own code
+        own = {}
+        left_out.append(f"{name}.state_dict(): it fails: {error!r}")
+    return {"groups": groups, "state": state, "own": encode(own, f"{name}.state_dict()", left_out)}
 
 
 def _encoded(name: str, owner: str, value: Any, left_out: list[str]) -> Any:

@@ -181,3 +181,22 @@ def test_a_module_without_a_shape_is_refused() -> None:
     state = TrainingState(models={"model": nn.LazyLinear(2)}, optimizers={}, extra={})
     with pytest.raises(ConfigError, match="no shape before the first forward"):
         state.check(state.capture_meta())
+
+
+class _Failing(nn.Linear):
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("not now")
+
+
+class _FailingOptimizer(torch.optim.SGD):
+    def state_dict(self) -> dict[str, Any]:
+        raise RuntimeError("not now")
+
+
+def test_a_state_dict_that_fails_is_named_and_ends_nothing() -> None:
+    model = _Failing(2, 2)
+    state = TrainingState(models={"m": model}, optimizers={"o": _FailingOptimizer(model.parameters(), lr=0.1)}, extra={})
+    assert state.capture_meta()["gaps"] == [
+        "m: its state_dict() fails: RuntimeError('not now')",
+        "o.state_dict(): it fails: RuntimeError('not now')",
+    ]
