@@ -12,7 +12,6 @@ import torch
 import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.optim import Optimizer
 
 from deadpool.host.errors import ConfigError
@@ -24,7 +23,7 @@ from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state.extras import Extra
 from deadpool.trainer_hooks.state.training_state import TrainingState
-from deadpool.trainer_hooks.torch_internals import hide_from_dynamo
+from deadpool.trainer_hooks.torch_internals import HashStore, hide_from_dynamo
 from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn, assert_never
 
-from torch._C._distributed_c10d import TCPStore
-
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
@@ -51,6 +49,7 @@ from deadpool.trainer_hooks.process_end import wait_for_threads
 from deadpool.trainer_hooks.protection.ports import ProtectionControl
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
+from deadpool.trainer_hooks.torch_internals import TCPStore
 
 log = logging.getLogger(__name__)
 STORE_TIMEOUT = timedelta(seconds=10)

@@ -2,9 +2,8 @@
 
 import threading
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.host.errors import DeadpoolError, UnavailableError
+from deadpool.trainer_hooks.torch_internals import Store
 
 _FIRST_LOOK_S = 0.001
 _LAST_LOOK_S = 0.25

@@ -1,16 +1,135 @@
-"""Every private name of torch that DeadPool uses, in one place: a torch that lacks some fails a test, not a recovery."""
+"""The private names of torch that DeadPool uses: a torch that lacks some fails a test with a list, not a recovery in the middle.
 
+What is imported from a private module is imported here. What is an attribute of an object of torch's is used where it is needed,
+and listed in USED.
+"""
+
+import importlib
+import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FakeProcessGroup, HashStore, PrefixStore, Store, TCPStore
 from torch.autograd import Variable
 from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import GroupName
+
+__all__ = ["FakeProcessGroup", "GroupName", "HashStore", "PrefixStore", "Store", "TCPStore"]
+
+# Each private name: a module's, a class's, or (":") an attribute that the objects of a class are given.
+USED = (
+    "torch._C._distributed_c10d.FakeProcessGroup._create_internal",
+    "torch._C._distributed_c10d.HashStore",
+    "torch._C._distributed_c10d.PrefixStore",
+    "torch._C._distributed_c10d.Store",
+    "torch._C._distributed_c10d.TCPStore",
+    "torch._dynamo.trace_rules.add",
+    "torch._foreach_copy_",
+    "torch.Tensor._backward_hooks",
+    "torch.Tensor._version",
+    "torch.autograd.Variable._execution_engine.queue_callback",
+    "torch.distributed.ProcessGroup._get_backend",
+    "torch.distributed.ProcessGroup._get_sequence_number_for_group",
+    "torch.distributed.ProcessGroup._has_hooks",
+    "torch.distributed.ProcessGroup._register_backend",
+    "torch.distributed.ProcessGroup._register_on_completion_hook",
+    "torch.distributed.ProcessGroup._set_default_backend",
+    "torch.distributed.ProcessGroup._set_group_desc",
+    "torch.distributed.ProcessGroup._set_group_name",
+    "torch.distributed.ProcessGroup._wait_for_pending_works",
+    "torch.distributed.ProcessGroupGloo._Options._devices",
+    "torch.distributed.ProcessGroupGloo._Options._timeout",
+    "torch.distributed.ProcessGroupGloo._Options.global_ranks_in_group",
+    "torch.distributed.ProcessGroupGloo._set_default_timeout",
+    "torch.distributed.ProcessGroupNCCL._group_end",
+    "torch.distributed.ProcessGroupNCCL._group_start",
+    "torch.distributed.Logger._set_comm_hook_name",
+    "torch.distributed.Logger._set_static_graph",
+    "torch.distributed.Reducer._delay_all_reduce",
+    "torch.distributed.Reducer._rebuild_buckets",
+    "torch.distributed.Reducer._set_static_graph",
+    "torch.distributed.Work._get_duration",
+    "torch.distributed._register_comm_hook",
+    "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.distributed.distributed_c10d.GroupName",
+    "torch.distributed.distributed_c10d._check_p2p_op_list",
+    "torch.distributed.distributed_c10d._coalescing_manager",
+    "torch.distributed.distributed_c10d._get_default_group",
+    "torch.distributed.distributed_c10d._tensor_to_object",
+    "torch.distributed.distributed_c10d._world.group_count",
+    "torch.distributed.fsdp.FSDPModule._get_fsdp_state",
+    "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam:_module_info",
+    "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam:_unsharded_param",
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup._to_sharded",
+    "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState:_fsdp_param_group",
+    "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState:_is_root",
+    "torch.distributed.optim.ZeroRedundancyOptimizer._clear_cache",
+    "torch.distributed.tensor.DTensor._local_tensor",
+    "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
+    "torch.distributed.tensor.placement_types._StridedShard",
+    "torch.nn.Module:_buffers",
+    "torch.nn.Module:_modules",
+    "torch.nn.Module:_non_persistent_buffers_set",
+    "torch.nn.Module:_parameters",
+    "torch.nn.Module._save_to_state_dict",
+    "torch.nn.parallel.DistributedDataParallel:_comm_hooks",
+    "torch.nn.parallel.DistributedDataParallel:_has_rebuilt_buckets",
+    "torch.nn.parallel.DistributedDataParallel:_static_graph_delay_allreduce_enqueued",
+    "torch.nn.parallel.DistributedDataParallel._build_debug_param_to_name_mapping",
+    "torch.nn.parallel.DistributedDataParallel._build_params_for_reducer",
+    "torch.nn.parallel.DistributedDataParallel._ddp_init_helper",
+    "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
+    "torch.nn.parallel.DistributedDataParallel._set_ddp_runtime_logging_sample_rate",
+    "torch.numa.binding._maybe_apply_numa_binding_to_current_process",
+    "torch.optim.Optimizer:_optimizer_state_dict_post_hooks",
+    "torch.optim.Optimizer:_optimizer_step_post_hooks",
+    "torch.optim.Optimizer:_optimizer_step_pre_hooks",
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+)
 
 _GROUPS_PER_GENERATION = 1 << 20
 _DDP_SAMPLE_RATE = 100  # as torch has it
+
+
+def missing() -> list[str]:
+    """Returns which of these names the installed torch does not have."""
+    nccl = "torch.distributed.ProcessGroupNCCL"
+    wanted = (name for name in USED if dist.is_nccl_available() or not name.startswith(nccl))
+    return [name for name in wanted if not _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    name, _, given = name.partition(":")
+    parts = name.split(".")
+    known = 1
+    while known < len(parts) and _module(".".join(parts[: known + 1])) is not None:
+        known += 1
+    found: Any = _module(".".join(parts[:known]))
+    for part in parts[known:]:
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return not given or given in _source(found)
+
+
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except OSError:  # it was made by a call
+        return inspect.getsource(importlib.import_module(kind.__module__))
+
+
+def _module(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own import of its optimizers uses what torch deprecates
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return None
 
 
 def count_groups_from(generation: int) -> None:
@@ -24,6 +143,16 @@ def hide_from_dynamo(package: str) -> None:
     from torch._dynamo import trace_rules  # takes as long to import as torch; who calls this needs it anyway
 
     trace_rules.add(package)
+
+
+def local_place(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns shape and offset of a DTensor's local part in the whole."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # not everyone who is here needs DTensor
+
+    place: tuple[tuple[int, ...], tuple[int, ...]] = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return place
 
 
 # ---------------------------------------------------------------- DDP

@@ -8,9 +8,8 @@ and have not done so in that state, it is the next one instead, which they compa
 
 from collections.abc import Callable
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.host.errors import UnavailableError
+from deadpool.trainer_hooks.torch_internals import Store
 
 
 class CheckpointAgreement:

@@ -9,12 +9,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.host.errors import ConfigError, SnapshotError, UnavailableError
 from deadpool.proto.checkpoint import Complete, complete_checkpoints, read_marker
 from deadpool.proto.config import Keeping
 from deadpool.trainer_hooks.store_wait import wait_for
+from deadpool.trainer_hooks.torch_internals import Store
 
 log = logging.getLogger(__name__)
 

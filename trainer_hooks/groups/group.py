@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup, HashStore, PrefixStore, Store
-from torch.distributed.distributed_c10d import GroupName
 
 from deadpool.proto.call_record import CallRecord
 from deadpool.trainer_hooks.groups import muted
@@ -30,6 +28,7 @@ from deadpool.trainer_hooks.groups.works import (
     call_in_daemon,
     is_usage_error,
 )
+from deadpool.trainer_hooks.torch_internals import FakeProcessGroup, GroupName, HashStore, PrefixStore, Store
 
 BACKEND = "deadpool"
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed.distributed_c10d import GroupName
 
 from deadpool.host.errors import UnavailableError
 from deadpool.trainer_hooks.groups import nccl, sockets
+from deadpool.trainer_hooks.torch_internals import GroupName, PrefixStore, Store
 
 _PAUSE_S, _PAUSE_S_MAX = 0.002, 0.05
 CPU = torch.device("cpu")

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
-from torch.distributed.distributed_c10d import GroupName
 
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
+from deadpool.trainer_hooks.torch_internals import GroupName, Store
 
 log = logging.getLogger(__name__)
 ABORT_TIMEOUT_S = 20.0

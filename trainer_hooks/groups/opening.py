@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch._C._distributed_c10d import PrefixStore, Store
-
 from deadpool.host.errors import UnavailableError
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership, abort, open_group
+from deadpool.trainer_hooks.torch_internals import PrefixStore, Store
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.02

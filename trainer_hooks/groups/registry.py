@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 from torch.distributed.constants import default_pg_timeout
 
 from deadpool.host.errors import UnavailableError
@@ -30,6 +29,7 @@ from deadpool.trainer_hooks.groups.messages import Messages
 from deadpool.trainer_hooks.groups.names import Names, numbered, ranks_text
 from deadpool.trainer_hooks.groups.opening import Opening, Wanted
 from deadpool.trainer_hooks.groups.stores import GenerationStore
+from deadpool.trainer_hooks.torch_internals import Store
 
 log = logging.getLogger(__name__)
 

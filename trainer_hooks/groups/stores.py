@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
+
+from deadpool.trainer_hooks.torch_internals import Store
 
 _PAUSE_S, _PAUSE_S_MAX = 0.002, 0.05  # a client is locked while it waits, and its wait cannot be given up: ask again and again
 _DEFAULT_TIMEOUT = timedelta(minutes=5)

@@ -14,11 +14,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.vault.layout import checksum
 from deadpool.trainer_hooks.store_wait import wait_for
+from deadpool.trainer_hooks.torch_internals import Store
 
 _ASKED = 1 << 32  # added to the count by the rank that wants a checkpoint of the state
 _ROW = struct.Struct("<QQQ")  # a set's ranks (hashed), how many they are, what this one holds of it

@@ -5,8 +5,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.host.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.checkpoint import folder_name, read_marker
 from deadpool.proto.messages import NO_STEP, Placement, ProtectionChanged, Reform, StateDiffers
@@ -27,6 +25,7 @@ from deadpool.trainer_hooks.protection.snapshot import Local, layout_of
 from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
 from deadpool.trainer_hooks.state.metadata import pack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
+from deadpool.trainer_hooks.torch_internals import Store
 
 log = logging.getLogger(__name__)
 SWITCHED_OFF = "the script has switched it off (guard.protecting)"

@@ -11,11 +11,10 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.proto.vault.layout import Layout, Tables, checksum
 from deadpool.trainer_hooks.protection.commit import Together, verdict_key
 from deadpool.trainer_hooks.store_wait import wait_for
+from deadpool.trainer_hooks.torch_internals import Store
 
 Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes; () is unique
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import RankMessage, Role
 from deadpool.proto.vault.wire import Put
@@ -15,6 +13,7 @@ from deadpool.trainer_hooks.protection.commit import Outcome, Together
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.protocol import Member
+from deadpool.trainer_hooks.torch_internals import Store
 
 
 class StoreBoard(Protocol):

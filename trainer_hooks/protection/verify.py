@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch._C._distributed_c10d import Store
-
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.vault.layout import checksum
 from deadpool.trainer_hooks.protection.commit import verdict_key
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.store_wait import wait_for
+from deadpool.trainer_hooks.torch_internals import Store
 
 _COMPARED = ("model/", "optimizer/")
 _PAIR = 2

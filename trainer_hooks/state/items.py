@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from deadpool.trainer_hooks.torch_internals import local_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ def shard_of(tensor: Tensor) -> str:
     """Returns "" for a plain tensor, "@offset+shape" of the local part for a DTensor."""
     if not isinstance(tensor, DTensor):
         return ""
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    shape, offset = local_place(tensor)
     return f"@{','.join(map(str, offset))}+{','.join(map(str, shape))}"
 
 
