@@ -22,7 +22,7 @@ def install(is_muted: Callable[[], bool]) -> None:
     """Puts the three in place of torch's; again for another registry. `is_muted`: whether collectives are."""
     for name in ("_tensor_to_object", "batch_isend_irecv", "monitored_barrier"):
         _originals.setdefault(name, getattr(distributed_c10d, name))
-    _set("_tensor_to_object", lambda tensor, size, group: _tensor_to_object(is_muted, tensor, size, group))
+    _set("_tensor_to_object", lambda *given: _tensor_to_object(is_muted, given))
     _set("batch_isend_irecv", _batch_isend_irecv)
     _set("monitored_barrier", _monitored_barrier)
 
@@ -38,9 +38,10 @@ def _set(name: str, function: Callable[..., Any]) -> None:
         setattr(dist, name, function)
 
 
-def _tensor_to_object(is_muted: Callable[[], bool], tensor: Any, size: Any, group: Any) -> Any:
+def _tensor_to_object(is_muted: Callable[[], bool], given: tuple[Any, ...]) -> Any:
+    """`given`: tensor, size, group; later releases of torch add to it."""
     try:
-        return _originals["_tensor_to_object"](tensor, size, group)
+        return _originals["_tensor_to_object"](*given)
     except Exception:  # whatever unpickling garbage may raise
         if is_muted():
             return None
