@@ -1,11 +1,12 @@
 """A training run under a random mixture of failures, at random moments, that must end as the unbroken run, bit for bit.
 
-    python -m benchmarks.chaos --seed 1 --faults 30 [--netns] [--fill-shm] [--json FILE]
+    python benchmarks/chaos.py --seed 1 --faults 30 [--netns] [--fill-shm] [--json FILE] [-- options of train_gpt.py]
 
 A failure is injected every few steps, and often while the recovery from the one before is still under way. What memory cannot
 survive is left out: nodes are lost and copies corrupted one at a time, with a few commits between. Dead nodes are booted again,
-frozen ones thawed, cut-off ones healed, full memory freed. Prints a JSON line for each failure, medians for each kind, then the
-verdict; the exit code is 1 unless the runs are the same.
+frozen ones thawed, cut-off ones healed, full memory freed. The seed also draws how the model is spread and how often it is
+evaluated, unless that is given after --. Prints a JSON line for each failure, medians for each kind, then the verdict; the exit
+code is 1 unless the runs are the same.
 
 --fill-shm takes all that is left of /dev/shm: give the run a small one of its own, as in
 unshare --mount sh -c 'mount -t tmpfs -o size=256m tmpfs /dev/shm && python -m benchmarks.chaos --fill-shm'
@@ -26,6 +27,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks import machine
 from benchmarks.launched import Launched
 from benchmarks.systems import SCRIPT
@@ -36,7 +39,8 @@ from deadpool.proto.messages.status import JobStatus
 
 NNODES, RANKS_PER_NODE, SPARES = 2, 2, 1
 RANKS = range(NNODES * RANKS_PER_NODE)
-SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "1000")
+SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2")
+DRAWN = {"--parallel": ("zero", "ddp", "fsdp", "hsdp", "tp-fsdp"), "--eval-every": ("3", "7", "1000")}
 HANG_TIMEOUT_S = 6.0
 JOB = f"chaos-{os.getpid()}"
 RULES = "".join(  # no node is given up, however often its processes are killed
@@ -44,7 +48,7 @@ RULES = "".join(  # no node is given up, however often its processes are killed
     for name in ("hangs-again", "too-often")
 )
 APART_STEPS = 3  # commits between two failures that each take copies of the state away
-LIMIT_S = 240.0  # for one failure to strike and pass, before something is wrong: a rank that stops in a recovery takes a minute
+LIMIT_S = 240.0  # for one failure to happen and pass, before something is wrong: a rank that stops in a recovery takes a minute
 START_LIMIT_S = 300.0  # a busy machine imports torch slowly
 POLL_S = 0.05
 
@@ -65,13 +69,13 @@ NOT_NOTICED = ("fill-shm", "thaw-rank")  # mended at once, the others once the j
 
 @dataclass(slots=True, kw_only=True)
 class ChaosFailure:
-    """One failure. Seconds are from the strike; None where nothing had to be noticed or recovered."""
+    """One failure. Seconds are from the injection; None where nothing had to be noticed or recovered."""
 
     kind: str
     target: int
     at_step: int
     during_recovery: bool
-    struck_s: float = 0.0
+    injected_s: float = 0.0
     detected_after_s: float | None = None
     recovered_after_s: float | None = None
     steps_reexecuted: int | None = None
@@ -84,7 +88,7 @@ class Running(Protocol):
 
 
 class Chaos:
-    """Strikes a running job. `random` decides everything that is not the job's own timing."""
+    """Injects failures into a running job. `random` decides everything that is not the job's own timing."""
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class Chaos:
         self.job = job
         self.copies = TAKES_COPIES | ({"partition-node": 3} if netns else {}) | ({"fill-shm": 2} if fill_shm else {})
         self.without = without
-        self.strikes: list[ChaosFailure] = []
+        self.injected: list[ChaosFailure] = []
         self.broken: list[tuple[str, int, int]] = []  # (repair, target, generation): due once the job runs in a later one
         self.error_step = NO_STEP - 1
         self.safe_step = 0  # from this commit on copies may be taken away again
@@ -111,17 +115,17 @@ class Chaos:
     def run(self, every_steps: int) -> None:
         for number in range(self.faults):
             step = (number + 1) * every_steps
-            hurry = bool(self.strikes) and self.random.random() < 0.4
+            hurry = bool(self.injected) and self.random.random() < 0.4
             moment = self.wait(step, hurry=hurry)
             if moment is None:
                 return
-            self.strike(moment)
+            self.inject_next(moment)
         while self.broken and self.wait(0, hurry=False) is not None:
             pass
 
     def wait(self, step: int, *, hurry: bool) -> JobStatus | None:
-        """Returns the status at the moment to strike; None when the job is over. Repairs what is due meanwhile."""
-        deadline_s = time.monotonic() + (LIMIT_S if self.strikes else START_LIMIT_S)
+        """Returns the status at the moment of the next failure; None when the job is over. Repairs what is due meanwhile."""
+        deadline_s = time.monotonic() + (LIMIT_S if self.injected else START_LIMIT_S)
         later_s = time.monotonic() + self.random.uniform(0.0, 1.0)
         while self.job.alive():
             status = self.ask()
@@ -138,7 +142,7 @@ class Chaos:
             time.sleep(POLL_S)
         return None
 
-    def strike(self, status: JobStatus) -> None:
+    def inject_next(self, status: JobStatus) -> None:
         kinds = {kind: weight for kind, weight in TAKES_NONE.items() if kind not in self.without}
         if status.step <= self.error_step + 1:  # the same error again in the same step would rightly end the job
             kinds = {kind: weight for kind, weight in kinds.items() if kind not in ("raise-rank", "oom-rank")}
@@ -153,7 +157,7 @@ class Chaos:
             target = self.random.choice(RANKS)
         if not self.inject("freeze-rank" if kind == "thaw-rank" else kind, target):
             return
-        self.strikes.append(
+        self.injected.append(
             ChaosFailure(kind=kind, target=target, at_step=status.step, during_recovery=status.phase == "recover")
         )
         if kind in ("raise-rank", "oom-rank"):
@@ -182,36 +186,36 @@ class Chaos:
         return True
 
 
-def measure(strikes: Sequence[ChaosFailure], events: Sequence[dict[str, Any]]) -> None:
-    """Fills in when each strike was seen and over, from the supervisor's events."""
-    waiting = list(strikes)
+def measure(injected: Sequence[ChaosFailure], events: Sequence[dict[str, Any]]) -> None:
+    """Fills in when each failure was seen and over, from the supervisor's events."""
+    waiting = list(injected)
     opened: list[ChaosFailure] = []
     for event in events:
         at_s = datetime.fromisoformat(event["time"]).timestamp()
         match event["event"]:
             case "injection":
                 told = event["kind"], event["target"]
-                struck = next((each for each in waiting if (each.kind, each.target) == told), None)
-                if struck is not None:
-                    waiting.remove(struck)
-                    struck.struck_s = at_s
-                    opened.append(struck)
+                happened = next((each for each in waiting if (each.kind, each.target) == told), None)
+                if happened is not None:
+                    waiting.remove(happened)
+                    happened.injected_s = at_s
+                    opened.append(happened)
             case "failure":
                 for each in opened:
                     if each.detected_after_s is None and each.kind not in UNSEEN:
-                        each.detected_after_s = round(at_s - each.struck_s, 3)
+                        each.detected_after_s = round(at_s - each.injected_s, 3)
             case "recovered" | "restarted":
                 for each in [each for each in opened if each.detected_after_s is not None]:
-                    each.recovered_after_s = round(at_s - each.struck_s, 3)
+                    each.recovered_after_s = round(at_s - each.injected_s, 3)
                     each.steps_reexecuted = event["steps_reexecuted"]
                     opened.remove(each)
 
 
-def summary(strikes: Sequence[ChaosFailure]) -> dict[str, dict[str, Any]]:
-    """Returns, for each kind, how often it struck and the medians of what it took."""
+def summary(injected: Sequence[ChaosFailure]) -> dict[str, dict[str, Any]]:
+    """Returns, for each kind, how often it was injected and the medians of what it took."""
     found: dict[str, dict[str, Any]] = {}
-    for kind in sorted({each.kind for each in strikes}):
-        of_kind = [each for each in strikes if each.kind == kind]
+    for kind in sorted({each.kind for each in injected}):
+        of_kind = [each for each in injected if each.kind == kind]
         found[kind] = {"count": len(of_kind), "during_recovery": sum(each.during_recovery for each in of_kind)}
         for name in ("detected_after_s", "recovered_after_s", "steps_reexecuted"):
             values = [getattr(each, name) for each in of_kind if getattr(each, name) is not None]
@@ -226,29 +230,38 @@ def options(folder: Path) -> list[str]:
     return ["--hang-timeout", str(HANG_TIMEOUT_S), "--failure-rules", str(rules), "--max-recoveries-without-progress", "50"]
 
 
-def launch(folder: Path, runtime: Path, steps: int, *, netns: bool) -> Launched:
+def training(seed: int, given: Sequence[str]) -> list[str]:
+    """Returns the options of the training: those that are given, and for the others of DRAWN what the seed draws."""
+    draw = random.Random(f"training {seed}")
+    drawn = [(option, draw.choice(choices)) for option, choices in DRAWN.items()]  # all, so that one does not change another
+    set_already = {word.partition("=")[0] for word in given}
+    return [*SMALL, *(word for option in drawn if option[0] not in set_already for word in option), *given]
+
+
+def launch(folder: Path, runtime: Path, steps: int, given: Sequence[str], *, netns: bool) -> Launched:
     folder.mkdir(parents=True)
     command = [
         sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", str(NNODES), "--nproc-per-node",
         str(RANKS_PER_NODE), "--spares", str(SPARES), "--job-id", JOB, "--log-dir", str(folder / "logs"),
         "--summary-json", str(folder / "summary.json"), *options(folder), *(["--netns"] if netns else []),
-        str(SCRIPT), "--steps", str(steps), "--parallel", "zero", "--loss-log", str(folder / "losses"),
-        "--digest", str(folder / "digest"), *SMALL,
+        str(SCRIPT), "--steps", str(steps), "--loss-log", str(folder / "losses"), "--digest", str(folder / "digest"), *given,
     ]  # fmt: skip
     return Launched(command, folder, {"XDG_RUNTIME_DIR": str(runtime)})
 
 
-def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool, fill_shm: bool) -> dict[str, Any]:
+def run(
+    seed: int, faults: int, every_steps: int, folder: Path, given: Sequence[str], *, netns: bool, fill_shm: bool
+) -> dict[str, Any]:
     """Returns the figures of one run under chaos; `same` says whether it ended as the unbroken run did."""
     steps = (faults + 2) * every_steps
     runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
     jobs = []
     try:
-        jobs.append(launch(folder / "unbroken", runtime, steps, netns=False))
+        jobs.append(launch(folder / "unbroken", runtime, steps, given, netns=False))
         if jobs[-1].process.wait(START_LIMIT_S + steps) != 0:
             raise DeadpoolError(f"the unbroken run failed\n{jobs[-1].tail()}")
         began_s = time.monotonic()
-        jobs.append(launch(folder / "broken", runtime, steps, netns=netns))
+        jobs.append(launch(folder / "broken", runtime, steps, given, netns=netns))
         chaos = Chaos(seed, faults, runtime / "deadpool" / JOB, jobs[-1], netns=netns, fill_shm=fill_shm)
         chaos.run(every_steps)
         exit_code = jobs[-1].process.wait(START_LIMIT_S + steps)
@@ -258,26 +271,27 @@ def run(seed: int, faults: int, every_steps: int, folder: Path, *, netns: bool, 
         shutil.rmtree(runtime)
     lines = (folder / "broken" / "logs" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    measure(chaos.strikes, events)
+    measure(chaos.injected, events)
     names = ("losses", "digest")
     same = exit_code == 0 and all(final(folder / "broken" / name) == final(folder / "unbroken" / name) for name in names)
     return {
         "seed": seed,
         "steps": steps,
+        "training": list(given),
         "exit_code": exit_code,
         "same": same,
         "wall_s": round(time.monotonic() - began_s, 1),
         "bad_copies": sum(event["event"] == "bad_copy" for event in events),
         "recoveries": sum(event["event"] in ("recovered", "restarted") for event in events),
-        "kinds": summary(chaos.strikes),
-        "strikes": [plain(each) for each in chaos.strikes],
+        "kinds": summary(chaos.injected),
+        "injections": [plain(each) for each in chaos.injected],
         "tail": "" if same else jobs[-1].tail(),
     }
 
 
-def plain(strike: ChaosFailure) -> dict[str, Any]:
+def plain(failure: ChaosFailure) -> dict[str, Any]:
     names = ("kind", "target", "at_step", "during_recovery", "detected_after_s", "recovered_after_s", "steps_reexecuted")
-    return {name: getattr(strike, name) for name in names}
+    return {name: getattr(failure, name) for name in names}
 
 
 def final(path: Path) -> list[str]:
@@ -293,13 +307,16 @@ def main() -> None:
     parser.add_argument("--netns", action="store_true", help="nodes are cut off as well; needs root")
     parser.add_argument("--fill-shm", action="store_true", help="/dev/shm fills up as well; see above")
     parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("options", nargs="*", help="after --: options of train_gpt.py, in place of what the seed draws")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     extra = {"netns": arguments.netns, "fill_shm": arguments.fill_shm}
-    figures = run(arguments.seed, arguments.faults, arguments.every_steps, folder, **extra)
-    for strike in figures["strikes"]:
-        print(json.dumps(strike))
-    verdict = {name: value for name, value in figures.items() if name not in ("strikes", "tail")}
+    given = training(arguments.seed, arguments.options)
+    print(f"chaos: seed {arguments.seed} trains with {' '.join(given)}", file=sys.stderr, flush=True)
+    figures = run(arguments.seed, arguments.faults, arguments.every_steps, folder, given, **extra)
+    for failure in figures["injections"]:
+        print(json.dumps(failure))
+    verdict = {name: value for name, value in figures.items() if name not in ("injections", "tail")}
     print(json.dumps(verdict))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"machine": machine.describe(), **figures}, indent=2) + "\n")

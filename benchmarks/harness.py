@@ -1,4 +1,4 @@
-"""Runs one system once, lets one failure strike, and measures from outside how long the training stood still."""
+"""Runs one system once, injects one failure, and measures from outside how long the training stood still."""
 
 import dataclasses
 import json
@@ -20,9 +20,9 @@ from deadpool.host.errors import DeadpoolError
 from deadpool.proto.messages.status import JobStatus
 
 OURS = {"deadpool-kill-node": ("kill-node", VICTIM_NODE), "deadpool-kill-rank": ("kill-rank", VICTIM_RANK)}
-STEADY_STEPS = 20  # before the strike: the median of their times is the step time
+STEADY_STEPS = 20  # before the injection: the median of their times is the step time
 STATUS_EVERY_S = 0.3
-LEAD_STEPS = 5  # an injection is armed at least this long before it strikes
+LEAD_STEPS = 5  # an injection is armed at least this long before it happens
 
 Result = dict[str, Any]
 
@@ -42,26 +42,26 @@ class Harness:
         self.number = 0
         self.unbroken: dict[str, dict[tuple[int, int], str]] = {}  # losses, by family
 
-    def run(self, system: str, *, strike: bool) -> Result:
-        """Returns what was measured. Without a strike its losses become the ones that later runs are compared with."""
+    def run(self, system: str, *, inject: bool) -> Result:
+        """Returns what was measured. Without an injection its losses become the ones that later runs are compared with."""
         self.number += 1
         folder = self.runs / f"{self.number}-{system}"
         folder.mkdir(parents=True)
         head = {"system": system, "ok": True}
         try:
-            result = self.run_ours(system, folder, strike) if system in OURS else self.run_other(system, folder, strike)
+            result = self.run_ours(system, folder, inject) if system in OURS else self.run_other(system, folder, inject)
         except Failed as error:
             return head | {"ok": False, "why": str(error), "folder": str(folder)}
         shutil.rmtree(folder)
         return head | result
 
-    def run_ours(self, system: str, folder: Path, strike: bool) -> Result:
+    def run_ours(self, system: str, folder: Path, inject: bool) -> Result:
         runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
         watch = LossWatch(folder / "loss.log")
         launched = start(systems.deadpool_parts(self.training, folder, runtime, "benchmark"), folder)
-        step = self.training.strike_step
+        step = self.training.injection_step
         try:
-            if strike:
+            if inject:
                 step = self.arm(runtime / "deadpool" / "benchmark", *OURS[system], watch, launched[0])
             watch.until(lambda: False, timeout_s=self.limit_s, alive=launched[0].alive)
         finally:
@@ -69,7 +69,7 @@ class Harness:
             shutil.rmtree(runtime)
         if launched[0].process.returncode != 0:
             raise Failed(f"exit code {launched[0].process.returncode}\n{launched[0].tail()}")
-        if not strike:
+        if not inject:
             return self.keep(family(system), watch)
         summary = json.loads((folder / "summary.json").read_text())
         if len(summary["recoveries"]) != 1:
@@ -88,7 +88,7 @@ class Harness:
         }
 
     def arm(self, job: Path, kind: str, target: int, watch: LossWatch, launched: Launched) -> int:
-        """Waits until all stand-ins are warm, as they are in any job older than a few seconds; returns the step of the strike."""
+        """Waits until all stand-ins are warm, as in any job older than a few seconds; returns the step of the injection."""
         self.wait(watch, [launched], (job / "endpoint.json").exists, "the supervisor to listen")
         try:
             with client.connected(job) as supervisor:
@@ -101,7 +101,7 @@ class Harness:
                     return standins_warm(status)
 
                 self.wait(watch, [launched], warm, "stand-ins to be warm")
-                step = max(self.training.strike_step, status.step + LEAD_STEPS)
+                step = max(self.training.injection_step, status.step + LEAD_STEPS)
                 if step > self.training.steps - LEAD_STEPS:
                     raise Failed(f"stand-ins were warm only in step {status.step} of {self.training.steps}: give it more --steps")
                 supervisor.inject(kind, target, step)
@@ -109,26 +109,26 @@ class Harness:
             raise Failed(f"{error}\n{launched.tail()}") from error
         return step
 
-    def run_other(self, system: str, folder: Path, strike: bool) -> Result:
+    def run_other(self, system: str, folder: Path, inject: bool) -> Result:
         """Kills one worker half a step after it has completed the step before, as DeadPool's injections do."""
         watch = LossWatch(folder / "loss.log")
         launched = start(self.parts(system, folder), folder)
-        step = self.training.strike_step
+        step = self.training.injection_step
         try:
-            if not strike:
+            if not inject:
                 last = self.training.steps - 1
                 self.wait(
                     watch, launched, lambda: len({line.rank for line in watch.seen if line.step == last}) == RANKS, "the end"
                 )
                 return self.keep(family(system), watch)
             self.wait(
-                watch, launched, lambda: any(line.step >= step - LEAD_STEPS for line in watch.seen), "the strike to be near"
+                watch, launched, lambda: any(line.step >= step - LEAD_STEPS for line in watch.seen), "the injection to be near"
             )
             variable = "REPLICA_GROUP_ID" if system == "torchft" else "RANK"
             victim = next((found for part in launched if (found := part.worker(variable, str(VICTIM_RANK)))), None)
             if victim is None:
                 raise Failed("no process plays the victim's rank")
-            self.wait(watch, launched, lambda: (step - 1, VICTIM_RANK) in losses(watch.seen), "the step of the strike")
+            self.wait(watch, launched, lambda: (step - 1, VICTIM_RANK) in losses(watch.seen), "the step of the injection")
             time.sleep(self.step_s(watch, step) / 2)
             watch.look()
             victim.kill()
@@ -175,7 +175,7 @@ class Harness:
         """Returns whether every loss is the unbroken run's of the same system, to the bit (as far as the log goes)."""
         expected, found = self.unbroken.get(family(system), {}), losses(watch.seen)
         bitwise = bool(found) and all(expected.get(key) == loss for key, loss in found.items()) if expected else None
-        return {"strike_step": step, "step_s": self.step_s(watch, step), "bitwise": bitwise}
+        return {"injection_step": step, "step_s": self.step_s(watch, step), "bitwise": bitwise}
 
 
 def family(system: str) -> str:

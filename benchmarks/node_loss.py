@@ -106,7 +106,7 @@ def torchrun_part(system: System, training: Training, folder: Path, port: int, n
 class NodeLoss(Harness):
     """Kills one node of a training that nobody has modified."""
 
-    def run_other(self, system: str, folder: Path, strike: bool) -> Result:
+    def run_other(self, system: str, folder: Path, inject: bool) -> Result:
         found = systems(self.training.heartbeat_interval_s, self.training.heartbeat_timeout_s)[system]
         runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
         watch, port, launched = LossWatch(folder / "loss.log"), free_ports(1), list[Launched]()
@@ -125,12 +125,12 @@ class NodeLoss(Harness):
 
     def measure(self, system: System, watch: LossWatch, launched: list[Launched], folder: Path) -> Result:
         """Kills the node half a step after all ranks have completed one: while they sleep, so that none completes another."""
-        last = self.training.strike_step - 1
+        last = self.training.injection_step - 1
 
         def completed(step: int) -> bool:
             return len({line.rank for line in watch.seen if line.step == step}) == RANKS
 
-        self.wait(watch, launched, lambda: completed(last - LEAD_STEPS), "the strike to be near")
+        self.wait(watch, launched, lambda: completed(last - LEAD_STEPS), "the injection to be near")
         if system.ours:
             victim = int((folder / "pids" / str(VICTIM_RANK)).read_text())
             node, survivors = node_of(victim, launched[0].process.pid), launched
@@ -138,7 +138,7 @@ class NodeLoss(Harness):
             node = psutil.Process(launched[VICTIM_NODE].process.pid)
             survivors = [part for number, part in enumerate(launched) if number != VICTIM_NODE]
         doomed = [node, *node.children(recursive=True)]
-        self.wait(watch, launched, lambda: completed(last), "the step of the strike")
+        self.wait(watch, launched, lambda: completed(last), "the step of the injection")
         step_s = self.step_s(watch, last)
         time.sleep(step_s / 2)
         watch.look()
@@ -165,7 +165,7 @@ class NodeLoss(Harness):
             "total_s": figures.pop("new_step_s"),
             **figures,
             "killed_processes": len(doomed),
-            "strike_step": newest + 1,
+            "injection_step": newest + 1,
             "step_s": step_s,
         }
 
@@ -216,7 +216,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5, help="runs of each system")
     parser.add_argument("--only", action="append", choices=list(systems(1.0, 3.0)), help="only this system (repeatable)")
     parser.add_argument("--work", type=Path, help="folder for runs; default: a temporary one")
-    parser.add_argument("--strike-step", type=int, default=85, help="late enough for torchrun's third agent to be there")
+    parser.add_argument("--injection-step", type=int, default=85, help="late enough for torchrun's third agent to be there")
     parser.add_argument("--heartbeat-interval", type=float, default=1.0, metavar="SECONDS")
     parser.add_argument("--heartbeat-timeout", type=float, default=3.0, metavar="SECONDS")
     parser.add_argument("--limit", type=float, default=120.0, metavar="SECONDS", help="a run that waits longer has failed")
@@ -226,7 +226,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     training = Training(
-        steps=10 * args.strike_step, strike_step=args.strike_step, options=(),
+        steps=10 * args.injection_step, injection_step=args.injection_step, options=(),
         heartbeat_interval_s=args.heartbeat_interval, heartbeat_timeout_s=args.heartbeat_timeout,
     )  # fmt: skip
     known = systems(training.heartbeat_interval_s, training.heartbeat_timeout_s)
@@ -238,7 +238,7 @@ def main() -> int:
     results: list[Result] = []
     for turn in range(args.runs):
         for name in rotated(names, turn):
-            results.append(harness.run(name, strike=True) | {"turn": turn})
+            results.append(harness.run(name, inject=True) | {"turn": turn})
             say(f"{turn + 1}/{args.runs} {name}: {told(results[-1])}")
     report |= {
         "systems": {name: summed_up([result for result in results if result["system"] == name]) for name in names},

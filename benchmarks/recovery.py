@@ -4,8 +4,8 @@
     python benchmarks/recovery.py --runs 5 --rivals --work build/rivals > recovery.json
 
 Every system trains examples/train_gpt.py with the same sizes on four CPU ranks, and in the middle of the same step one failure
-strikes. The figure is the time from the kill until every rank has completed a step that was new. Systems take turns within one
-run of the benchmark, so that what else the machine does hits all of them. Progress goes to stderr, JSON to stdout.
+is injected. The figure is the time from the kill until every rank has completed a step that was new. Systems take turns within
+one run of the benchmark, so that what else the machine does hits all of them. Progress goes to stderr, JSON to stdout.
 
 deadpool-kill-node   two nodes of two ranks and a spare; one node is killed, agent and ranks at once
 deadpool-kill-rank   the same; one rank's process is killed
@@ -73,7 +73,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rivals", action="store_true", help="torchft and NVRx too, each in a venv of its own under --work")
     parser.add_argument("--only", action="append", metavar="SYSTEM", help="only this system (repeatable)")
     parser.add_argument("--work", type=Path, help="folder for runs and venvs; default: a temporary one")
-    parser.add_argument("--strike-step", type=int, default=65, help="five steps after a checkpoint: the average age of one")
+    parser.add_argument("--injection-step", type=int, default=65, help="five steps after a checkpoint: the average age of one")
     parser.add_argument("--steps", type=int, default=95)
     parser.add_argument("--heartbeat-interval", type=float, default=1.0, metavar="SECONDS")
     parser.add_argument("--heartbeat-timeout", type=float, default=3.0, metavar="SECONDS")
@@ -90,7 +90,7 @@ def main() -> int:
         return 2
     names = [name for name in names if name in (args.only or names)]
     training = Training(
-        steps=args.steps, strike_step=args.strike_step, options=tuple(args.options),
+        steps=args.steps, injection_step=args.injection_step, options=tuple(args.options),
         heartbeat_interval_s=args.heartbeat_interval, heartbeat_timeout_s=args.heartbeat_timeout,
     )  # fmt: skip
     work = (args.work or Path(tempfile.mkdtemp(prefix="deadpool-benchmark-"))).absolute()
@@ -105,15 +105,15 @@ def main() -> int:
 
 
 def measure_all(harness: Harness, names: list[str], runs: int) -> dict[str, Any]:
-    """Returns the measurements: first each system unbroken, then `runs` rounds in which a failure strikes each."""
+    """Returns the measurements: first each system unbroken, then `runs` rounds in which a failure is injected into each."""
     unbroken = []
     for name in {family(name): name for name in names}.values():
-        unbroken.append(harness.run(name, strike=False))
+        unbroken.append(harness.run(name, inject=False))
         say(f"{family(name)}, unbroken: {told(unbroken[-1])}")
     results: list[Result] = []
     for turn in range(runs):
         for name in rotated(names, turn):
-            results.append(harness.run(name, strike=True))
+            results.append(harness.run(name, inject=True))
             say(f"{turn + 1}/{runs} {name}: {told(results[-1])}")
     summaries = {name: summed_up(name, results) for name in names}
     return {"systems": summaries, "times_longer": ratios(summaries), "unbroken": unbroken, "raw": results}

@@ -19,7 +19,7 @@ class Training:
     """What all systems train. `options`: further options of train_gpt.py (sizes)."""
 
     steps: int
-    strike_step: int
+    injection_step: int
     options: tuple[str, ...]
     heartbeat_interval_s: float
     heartbeat_timeout_s: float

@@ -39,10 +39,10 @@ def test_a_random_mixture_of_failures_ends_as_the_unbroken_run(
     from benchmarks import chaos
 
     job = start(launcher, "zero", *chaos.options(tmp_path), steps=STEPS)
-    struck = chaos.Chaos(seed, FAULTS, job.job_folder, Running(job), without=SLOW)
-    struck.run(EVERY_STEPS)
+    failures = chaos.Chaos(seed, FAULTS, job.job_folder, Running(job), without=SLOW)
+    failures.run(EVERY_STEPS)
     finished(job).assert_same_as(calm)
-    assert struck.strikes
-    chaos.measure(struck.strikes, job.events())
-    for strike in struck.strikes:
-        print(json.dumps(chaos.plain(strike)))
+    assert failures.injected
+    chaos.measure(failures.injected, job.events())
+    for failure in failures.injected:
+        print(json.dumps(chaos.plain(failure)))

@@ -70,7 +70,7 @@ def test_a_wait_ends_when_the_job_has_ended(tmp_path: Path) -> None:
     assert not LossWatch(tmp_path / "log").until(lambda: False, timeout_s=60.0, alive=lambda: False)
 
 
-def test_what_was_struck_is_told_from_what_followed() -> None:
+def test_what_was_injected_is_told_from_what_followed() -> None:
     """Two failures at once are one recovery; what needs none is not measured."""
     from benchmarks import chaos
 
@@ -79,7 +79,7 @@ def test_what_was_struck_is_told_from_what_followed() -> None:
     def event(name: str, seconds: float, **fields: object) -> dict[str, object]:
         return {"event": name, "time": datetime.fromtimestamp(at_s + seconds).isoformat(), **fields}
 
-    strikes = [
+    injected = [
         chaos.ChaosFailure(kind=kind, target=target, at_step=5, during_recovery=False)
         for kind, target in (("kill-rank", 1), ("slow-rank", 0), ("kill-node", 1))
     ]
@@ -91,12 +91,35 @@ def test_what_was_struck_is_told_from_what_followed() -> None:
         event("failure", 0.75),
         event("recovered", 2.0, steps_reexecuted=1),
     ]
-    chaos.measure(strikes, events)
-    found = [(each.detected_after_s, each.recovered_after_s, each.steps_reexecuted) for each in strikes]
+    chaos.measure(injected, events)
+    found = [(each.detected_after_s, each.recovered_after_s, each.steps_reexecuted) for each in injected]
     assert found == [(0.2, 2.0, 1), (None, None, None), (0.25, 1.5, 1)]
-    assert chaos.summary(strikes)["kill-node"] == {
+    assert chaos.summary(injected)["kill-node"] == {
         "count": 1, "during_recovery": 0, "detected_after_s": 0.25, "recovered_after_s": 1.5, "steps_reexecuted": 1,
     }  # fmt: skip
+
+
+def test_the_seed_draws_the_training_but_not_what_is_given() -> None:
+    from benchmarks.chaos import DRAWN, training
+
+    drawn = training(3, [])
+    assert training(3, []) == drawn
+    assert {training(seed, [])[-3] for seed in range(60)} == set(DRAWN["--parallel"])
+    given = training(3, ["--parallel", "fsdp", "--layers", "3"])
+    assert given[-4:] == ["--parallel", "fsdp", "--layers", "3"]
+    assert given.count("--parallel") == 1
+    assert given[-6:-4] == drawn[-2:], "what is drawn for one option does not depend on the others"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_a_benchmark_starts_as_a_file_and_as_a_module(path: Path) -> None:
+    """`python benchmarks/X.py` has benchmarks/ on its path and not what lies above, until the file says so."""
+    lines = path.read_text().splitlines()
+    ours = [number for number, line in enumerate(lines) if line.startswith(("from benchmarks", "import benchmarks"))]
+    if ours and any(line.startswith("if __name__") for line in lines):
+        here = [number for number, line in enumerate(lines) if line.startswith("sys.path.insert(0, str(Path(__file__)")]
+        assert here, f"{path.name} does not find the package benchmarks when it is started as a file"
+        assert here[0] < min(ours)
 
 
 def test_steps_under_a_checkpoint_are_told_from_those_beside_it() -> None:
