@@ -119,6 +119,10 @@ class _Watched:
             return "it has mixed_precision"
         if not all(parameter.requires_grad for parameter in self._parameters):
             return "a parameter was frozen after it was wrapped"
+        known, ignored = set(map(id, self._parameters)), self._ddp.parameters_to_ignore
+        named = self._ddp.module.named_parameters()
+        if any(each.requires_grad and id(each) not in known and name not in ignored for name, each in named):
+            return "a parameter was unfrozen, or added, after it was wrapped"
         for parameter in self._parameters:
             if len(getattr(parameter, "_post_accumulate_grad_hooks", None) or {}) > 1 or parameter._backward_hooks:
                 return "its parameters have hooks of the script's"

@@ -104,6 +104,16 @@ def test_what_cannot_be_brought_back_is_said() -> None:
         reducers.settle()
 
 
+def test_a_parameter_that_ddp_does_not_know_is_no_bug_of_ddps() -> None:
+    """Unfrozen, or added, after the wrapping: DDP refuses to be made anew around it, and says that this is its own fault."""
+    ddp = wrapped()
+    reducers = DdpReducers({"model": ddp})
+    ddp.module.late = nn.Linear(2, 2)
+    reducers.load_state_dict({"model": {"passes": 1, "made": False, "order": "5 4 3 2 1 0"}})
+    with pytest.raises(SnapshotError, match="unfrozen, or added, after it was wrapped"):
+        reducers.settle()
+
+
 def test_a_ddp_that_looks_for_unused_parameters_keeps_its_layout() -> None:
     ddp = wrapped(find_unused_parameters=True)
     reducers = DdpReducers({"model": ddp})
