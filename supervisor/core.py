@@ -23,15 +23,15 @@ from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
 from deadpool.supervisor import resumption
 from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.failures.handling import (
+    calls_reported,
     collective_failed,
-    failed,
     late,
     launch_failed,
     node_lost,
     rank_exited,
     rank_raised,
 )
-from deadpool.supervisor.failures.hang_inquiry import calls_reported, steps_stalled
+from deadpool.supervisor.failures.hang_inquiry import steps_stalled
 from deadpool.supervisor.failures.health import heartbeat_read, hello_read
 from deadpool.supervisor.injections import inject_requested, injection_due, step_reached
 from deadpool.supervisor.model.commands import Command
@@ -201,9 +201,7 @@ class Job:
                 protocol.vault_reported(state, message, node_id, now_s=now_s)
                 return
             case messages.CallReport():
-                failure = calls_reported(state, node_id, message, now_s)
-                if failure is not None:
-                    failed(state, failure, now_s)
+                calls_reported(state, node_id, message, now_s)
                 return
             case _:
                 pass

@@ -12,7 +12,7 @@ from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.recovery import drill
 from deadpool.supervisor.recovery.fresh_start import start_job
-from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, kill
+from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, kill, store_failed
 from deadpool.supervisor.recovery.planning import plan_if_ready
 
 _ASSEMBLE_GRACE_S = 2.0  # nnodes agents are there: wait this long for the spares
@@ -116,7 +116,7 @@ def expired(state: JobState, name: str, now_s: float) -> None:
             assert attempt is not None
     match name:
         case "store":
-            state.recovery.store_failures += 1
+            store_failed(state)
             late(state, f"{attempt.store_node} has not opened the store within {_STORE_TIMEOUT_S:g} s", attempt.store_node, now_s)
         case "vault report":
             missing = attempt.owing | {state.recovery.drained[rank] for rank in attempt.drained}
@@ -148,5 +148,5 @@ def kill_late_ranks(state: JobState, now_s: float) -> None:
     overdue = {rank for rank in late if _quiesce_deadline_s(state, rank) <= now_s}
     for rank in (state.roster.ranks[number] for number in overdue):
         if rank.joining and rank.joined_s is not None:  # if it was only slow: the next one has twice as long
-            state.progress.longest_build_s = max(state.progress.longest_build_s, 2 * (now_s - rank.joined_s) / TIMES)
+            state.progress.build_seen(2 * (now_s - rank.joined_s) / TIMES)
     kill(state, overdue, "they have not left their step in time", now_s=now_s)

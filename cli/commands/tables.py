@@ -11,6 +11,7 @@ from rich.text import Text
 from deadpool.cli.commands.ended import EndedJob
 from deadpool.cli.doctor.checks import Finding, Level
 from deadpool.cli.launcher.console import describe
+from deadpool.cli.places import place
 from deadpool.proto.convert import to_plain
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RecoveryRecord
@@ -123,12 +124,11 @@ def _node_row(node: NodeStatus) -> tuple[str, ...]:
 def _recoveries(recoveries: tuple[RecoveryRecord, ...]) -> Table:
     table = Table("g", "recovery", "total", box=box.SIMPLE_HEAD)
     for each in recoveries:
-        ranks = f"rank{'' if len(each.ranks) == 1 else 's'} {', '.join(map(str, each.ranks))}"
         from_scratch = each.resume_step == NO_STEP
-        place = f"spare {each.spare} took {ranks}, " if each.spare else "" if from_scratch else f"{ranks} back in place, "
+        went = f"{place(each.spare, each.moved, each.ranks)}, " if each.spare or not from_scratch else ""
         phases = "  ".join(f"{phase}\N{NO-BREAK SPACE}{getattr(each.phases_s, phase):.3f}" for phase in _PHASES)
         resumed = "all ranks restarted" if from_scratch else f"resumed at step {each.resume_step}, {each.steps_reexecuted} again"
-        what = f"{each.failure_class}: {each.cause}\n{place}{resumed}"
+        what = f"{each.failure_class}: {each.cause}\n{went}{resumed}"
         table.add_row(str(each.generation), f"{what}\n{phases}", f"{each.total_s:.3f} s")
     return table
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from deadpool.cli.places import numbered, place
 from deadpool.proto.messages import NO_STEP
 
 
@@ -60,7 +61,8 @@ def describe(event: dict[str, Any]) -> str:
         case "protected_again":
             return f"rank {of('rank')} is protected again from step {of('step')} on"
         case "state_differs":
-            return f"{_ranks(event)} differ in {of('item')} at step {of('step')} (silent corruption; repair: {of('repair')})"
+            who = numbered(event.get("ranks", ()))
+            return f"{who} differ in {of('item')} at step {of('step')} (silent corruption; repair: {of('repair')})"
         case "checkpoint_requested":
             return "a checkpoint was asked for"
         case "checkpoint":
@@ -74,15 +76,14 @@ def describe(event: dict[str, Any]) -> str:
         case "resized":
             return f"the job has {of('nnodes')} node{'' if of('nnodes') == 1 else 's'} from now on"
         case "restarted":
-            place = f"spare {event['spare']} took {_ranks(event)}, " if event.get("spare") else ""
+            went = f"{_place(event)}, " if event.get("spare") else ""
             begin = f"from step {event['resume_step']}" if event.get("resume_step", NO_STEP) > 0 else "anew"
-            return f"restarted in {_seconds(event)}: {place}all ranks begin {begin}"
+            return f"restarted in {_seconds(event)}: {went}all ranks begin {begin}"
         case "recovered":
             again = of("steps_reexecuted")
-            place = f"spare {event['spare']} took {_ranks(event)}" if event.get("spare") else f"{_ranks(event)} back in place"
             steps = f"{again} step{'' if again == 1 else 's'} again"
             done = "moved" if event.get("failure_class") == "planned" else "recovered"
-            return f"{done} in {_seconds(event)}: {place}, resumed at step {of('resume_step')}, {steps}"
+            return f"{done} in {_seconds(event)}: {_place(event)}, resumed at step {of('resume_step')}, {steps}"
     return ""
 
 
@@ -95,9 +96,9 @@ def _parse(line: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
-def _ranks(event: dict[str, Any]) -> str:
-    ranks = event.get("ranks") or ["none"]
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+def _place(event: dict[str, Any]) -> str:
+    spare, ranks = event.get("spare", ""), event.get("ranks", ())
+    return place(spare, event.get("moved", ranks if spare else ()), ranks)
 
 
 def _seconds(event: dict[str, Any]) -> str:

@@ -57,9 +57,11 @@ class PhaseTimes:
 class RecoveryRecord:
     """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON).
 
-    It ends with every rank's first new step; where all ranks were started afresh, as scripts without hooks always are, when their
-    processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that were told
-    of, as each heartbeat does: those of the last second before every copy of them was lost are not known, and not counted.
+    `ranks`: those that have failed, or had to be replaced; `moved`: those that the spares took.
+
+    It ends with every rank's first new step; where all ranks were started from scratch, as scripts without hooks always are, when
+    their processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that
+    were reported, as each heartbeat does: those of the last second before every copy of them was lost are not counted.
     """
 
     generation: int
@@ -74,6 +76,7 @@ class RecoveryRecord:
     phases_s: PhaseTimes
     total_s: float
     committed_steps_lost: int
+    moved: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

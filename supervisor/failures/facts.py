@@ -7,7 +7,7 @@ from signal import Signals
 from deadpool.proto.messages import NO_STEP, RankExited
 from deadpool.supervisor.failures.classify import Facts
 from deadpool.supervisor.failures.hang_inquiry import open_inquiry
-from deadpool.supervisor.model.failure import ErrorMark, What, error_mark
+from deadpool.supervisor.model.failure import ErrorMark, Leaver, What, error_mark
 from deadpool.supervisor.model.membership import Rank
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
@@ -57,7 +57,7 @@ def _meaning(state: JobState, exited: RankExited) -> ExitMeaning:
     attempt = state.recovery.attempt
     if attempt is not None and exited.rank in attempt.killing:
         return ExitMeaning.KILLED
-    if exited.exit_code != 0:
+    if exited.exit_code != 0 and not exited.script_ended:
         return ExitMeaning.FAILED
     needed = state.phase is Phase.RECOVER and attempt is not None and attempt.stage is not Stage.FIRST_STEP
     return ExitMeaning.LEFT if needed else ExitMeaning.DONE
@@ -78,6 +78,31 @@ def is_fresh(state: JobState, rank: Rank) -> bool:
     """Returns whether the rank's process was ordered within the present recovery: its failure is no progress."""
     story = state.recovery.story
     return story is not None and rank.since >= story.began_generation
+
+
+def leaver(state: JobState) -> tuple[Leaver, str] | None:
+    """Returns the first rank that has left its step loop, and that it has; None when none has. Others may wait for it."""
+    if not state.failures.leavers:
+        return None
+    first = next(iter(state.failures.leavers.values()))
+    where = f"in step {first.step}" if first.step != NO_STEP else "before its first step"
+    return (
+        first,
+        f"rank {first.rank} on {first.node_id} exited with 0 {where}: its loop was not done, and others wait for it",
+    )
+
+
+def leaver_facts(state: JobState, left: Leaver, now_s: float) -> tuple[Facts, ErrorMark]:
+    """Returns what the rules may ask about it: as about any process that has failed by itself."""
+    mark = ErrorMark(rank=left.rank, step=left.step, exit_code=0, last_line="")
+    facts = Facts(
+        what=What.EXIT,
+        committed=state.progress.commit_step != NO_STEP,
+        again=mark in state.failures.errors,
+        readings=state.failures.readings.get(left.node_id, {}),
+        earlier=_earlier(state, left.node_id, now_s),
+    )
+    return facts, mark
 
 
 def exit_facts(state: JobState, node_id: str, exited: RankExited, exit: Exit, now_s: float) -> Facts:

@@ -19,17 +19,21 @@ from deadpool.supervisor.failures.facts import (
     exit_of,
     is_fresh,
     late_facts,
+    leaver,
+    leaver_facts,
     needs_holder,
     ranks_run,
 )
-from deadpool.supervisor.failures.hang_inquiry import conclude
+from deadpool.supervisor.failures.hang_inquiry import answered, conclude
 from deadpool.supervisor.failures.rules import rules_of
 from deadpool.supervisor.injections import injected_at
-from deadpool.supervisor.model.failure import EarlierFailure, Failure, FailureClass, What
+from deadpool.supervisor.model.failure import EarlierFailure, Failure, FailureClass, Leaver, What
+from deadpool.supervisor.model.inquiry import Inquiry
 from deadpool.supervisor.model.membership import NodeRole, choose_spare
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import BrokenCollective, JobState
 from deadpool.supervisor.model.timeline import Stage
+from deadpool.supervisor.protection.corruption import corrupted_ended
 from deadpool.supervisor.recovery import drained_ranks, protocol
 from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, assign
 from deadpool.supervisor.recovery.running import finish_if_done
@@ -49,7 +53,7 @@ def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_
         case ExitMeaning.KILLED:
             _replace(state, node_id, exited, exit, now_s)
         case ExitMeaning.DONE:
-            _done(state, exited.rank, exit, now_s)
+            _done(state, node_id, exited, exit, now_s)
         case ExitMeaning.LEFT:
             cause = f"rank {exited.rank} on {node_id} left during a recovery (exit code 0)"
             failed(state, _transient(cause, node_id, (exited.rank,), now_s), now_s)
@@ -87,16 +91,21 @@ def _replace(state: JobState, node_id: str, exited: messages.RankExited, exit: E
     assign(state, node_id, now_s=now_s)
 
 
-def _done(state: JobState, number: int, exit: Exit, now_s: float) -> None:
-    rank = state.roster.ranks[number]
+def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: Exit, now_s: float) -> None:
+    """Nothing more is wanted of it, whatever its process died of while it was exiting; unless the others miss it."""
+    number, rank = exited.rank, state.roster.ranks[exited.rank]
+    if exited.exit_code != 0:
+        state.note("died_exiting", rank=number, node=node_id, exit_code=exited.exit_code, signal=exited.signal)
     rank.done, rank.finished = True, exit.finished
+    if state.hooked and not exit.finished:
+        state.failures.leavers[number] = Leaver(node_id=node_id, rank=number, step=rank.step)
     protocol.passed(state, number, Stage.FIRST_STEP, now_s=now_s)
     finish_if_done(state, now_s=now_s)
 
 
 def _died(state: JobState, node_id: str, exited: messages.RankExited, exit: Exit, now_s: float) -> None:
     """Its failure is classified: fatal ones end the job, others lead to a recovery."""
-    state.protection.corrupted.pop(exited.rank, None)
+    corrupted_ended(state, exited.rank)
     at_s = injected_at(state, Target.RANK, exited.rank, now_s)
     if not state.hooked:
         _failed_unhooked(state, exit.cause, exit.details, node_id, (exited.rank,), now_s)
@@ -208,9 +217,27 @@ def broken_collective_expired(state: JobState, now_s: float) -> None:
     peer = named_node(broken.error, broken.node_id, state.roster.live())
     names = f" (the error names {peer})" if peer else ""
     cause = f"a collective failed on rank {broken.rank} and nobody died{names}: {broken.error}"
-    if state.hooked:
-        failed(state, _transient(cause, broken.node_id, (), broken.at_s), now_s)
     state.failures.broken_collective = None
+    if state.hooked and not _missed(state, now_s):
+        failed(state, _transient(cause, broken.node_id, (), broken.at_s), now_s)
+
+
+def _missed(state: JobState, now_s: float) -> bool:
+    """Something has failed, or stands still, because a rank has left its step loop: it is the root cause. Returns whether so."""
+    found = leaver(state)
+    if found is None:
+        return False
+    left, cause = found
+    facts, mark = leaver_facts(state, left, now_s)
+    state.failures.errors.append(mark)
+    failure_class = _classified(state, cause, facts)
+    if failure_class is FailureClass.FATAL:
+        state.end(1, cause, now_s=now_s)
+        return True
+    state.failures.earlier.append(EarlierFailure(node_id=left.node_id, what=What.EXIT, at_s=now_s))
+    ranks = tuple(sorted(state.failures.leavers))
+    failed(state, replace(_transient(cause, left.node_id, ranks, now_s), failure_class=failure_class), now_s)
+    return True
 
 
 def inquiry_expired(state: JobState, now_s: float) -> None:
@@ -221,8 +248,18 @@ def inquiry_expired(state: JobState, now_s: float) -> None:
         kill_failed(state, inquiry.culprit, KILL_TIMEOUT_S, now_s)
         return
     state.note("call_reports_missing", nodes=tuple(sorted(inquiry.owing)))
+    _conclude(state, inquiry, now_s)
+
+
+def calls_reported(state: JobState, node_id: str, report: messages.CallReport, now_s: float) -> None:
+    inquiry = answered(state, node_id, report)
+    if inquiry is not None and not inquiry.owing:
+        _conclude(state, inquiry, now_s)
+
+
+def _conclude(state: JobState, inquiry: Inquiry, now_s: float) -> None:
     failure = conclude(state, inquiry, now_s)
-    if failure is not None:
+    if failure is not None and not _missed(state, now_s):
         failed(state, failure, now_s)
 
 
@@ -249,9 +286,8 @@ def _failed_unhooked(state: JobState, cause: str, details: str, node_id: str, ra
     if state.recovery.restarts >= state.config.max_restarts:
         state.end(1, cause, now_s=now_s, details=details)
         return
-    state.recovery.restarts += 1
     failure = replace(_transient(cause, node_id, ranks, now_s), details=details)
-    protocol.recover(state, failure, now_s=now_s, from_scratch=True)
+    protocol.restart(state, failure, now_s=now_s)
 
 
 def _settle_permanent(state: JobState, failure: Failure) -> None:

@@ -48,14 +48,14 @@ def steps_stalled(state: JobState, event: StepsStalled, now_s: float) -> None:
         state.send(node_id, ReportCalls(generation=state.generation))
 
 
-def calls_reported(state: JobState, node_id: str, report: messages.CallReport, now_s: float) -> Failure | None:
-    """Returns the failure of which nobody is the culprit, once all have answered."""
+def answered(state: JobState, node_id: str, report: messages.CallReport) -> Inquiry | None:
+    """Returns the inquiry that the node has answered, None when nothing was asked of it (any more)."""
     inquiry = open_inquiry(state)
     if inquiry is None or node_id not in inquiry.owing:
         return None
     inquiry.owing.discard(node_id)
     inquiry.ranks += report.ranks
-    return None if inquiry.owing else conclude(state, inquiry, now_s)
+    return inquiry
 
 
 def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
@@ -67,7 +67,7 @@ def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
         state.note("progress_again", ranks=tuple(moved))
         return None
     culprit, why = find_culprit(ranks)
-    if culprit is not None:
+    if culprit is not None and not state.failures.leavers:  # else they wait for one that has left
         _name_culprit(state, inquiry, culprit, why, now_s)
         return None
     if not why and not inquiry.sure:

@@ -48,6 +48,15 @@ class EarlierFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leaver:
+    """A rank whose process has exited with 0 before its step loop was done: the others may do so too, or miss it."""
+
+    node_id: str
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """What went wrong, once classified. `at_s`: when it happened (or the injection that led to it), in the supervisor's clock.
 

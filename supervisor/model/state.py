@@ -13,7 +13,7 @@ from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Orde
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.drill import Drill
-from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark
+from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark, Leaver
 from deadpool.supervisor.model.inquiry import Inquiry
 from deadpool.supervisor.model.lineage import Sent
 from deadpool.supervisor.model.membership import Rank, Roster
@@ -91,7 +91,7 @@ class FailureState:
     """What failures are judged by. `readings`: of each node, from its last heartbeat.
 
     `exit_expected_until_s`: a rank of this generation is about to exit with an error; no broken collective is acted on before.
-    `inquiry`: the steps do not advance.
+    `inquiry`: the steps do not advance. `leavers`: in this generation, by rank.
     """
 
     earlier: list[EarlierFailure] = field(default_factory=list)
@@ -100,6 +100,7 @@ class FailureState:
     broken_collective: BrokenCollective | None = None
     exit_expected_until_s: float = 0.0
     inquiry: Inquiry | None = None
+    leavers: dict[int, Leaver] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,6 +216,7 @@ class JobState:
         """Returns the number of the generation that begins; what was suspected in the one before is settled with it."""
         self.generation += 1
         self.failures.broken_collective, self.failures.exit_expected_until_s = None, 0.0
+        self.failures.leavers = {}
         return self.generation
 
     def built(self, rank: Rank, now_s: float) -> None:

@@ -50,12 +50,14 @@ class Story:
     mark_s: float
     classes: set[FailureClass] = field(default_factory=set)
     spares: list[str] = field(default_factory=list)
+    moved: set[int] = field(default_factory=set)  # ranks that the spares took
     phases_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PHASES, 0.0))
     ahead_step: int = NO_STEP  # the largest step that a surviving rank had in progress
     commit_step: int = NO_STEP  # the newest commit that anyone knew of
     resume_step: int = NO_STEP
     lost_steps: int = 0  # that were committed
     stepped: bool = False  # some rank has made a step since it went back
+    assumed_step: int = NO_STEP  # kept as if it were committed; nobody has reported that it is
 
     @classmethod
     def begin(cls, failure: Failure, *, generation: int, pids: dict[int, int], commit_step: int) -> "Story":
@@ -78,7 +80,7 @@ class Story:
 
     def commit_known(self, step: int) -> None:
         """Who has not heard of the last plan still tells of commits that it made void: nothing new is committed before a step."""
-        if self.resume_step == NO_STEP or self.stepped:
+        if step > self.assumed_step and (self.resume_step == NO_STEP or self.stepped):
             self.commit_step = max(self.commit_step, step)
 
     def goes_back(self, resume_step: int, *, newest_step: int) -> None:
@@ -112,6 +114,7 @@ class Story:
             phases_s=PhaseTimes(**self.phases_s),
             total_s=self.mark_s - self.began_s,
             committed_steps_lost=self.lost_steps,
+            moved=tuple(sorted(self.moved)),
         )
 
 

@@ -68,3 +68,8 @@ def bad_copies_reported(state: JobState, copies: tuple[BadCopy, ...]) -> None:
         if copy not in state.protection.bad_copies:
             state.protection.bad_copies.add(copy)
             state.note("bad_copy", node=copy.node_id, kind=copy.kind.value, rank=copy.rank, step=copy.step)
+
+
+def corrupted_ended(state: JobState, rank: int) -> None:
+    """The process that held wrong bytes has ended."""
+    state.protection.corrupted.pop(rank, None)

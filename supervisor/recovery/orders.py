@@ -16,6 +16,11 @@ def open_store(state: JobState, attempt: RecoveryAttempt) -> None:
     state.send(attempt.store_node, OpenStore(generation=attempt.generation))
 
 
+def store_failed(state: JobState) -> None:
+    """The member that was asked has not opened it: the next generation asks another one."""
+    state.recovery.store_failures += 1
+
+
 def kill(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None:
     """These ranks' processes are killed; each is replaced on its node when it was seen to exit."""
     attempt = state.recovery.attempt

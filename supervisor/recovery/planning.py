@@ -89,9 +89,10 @@ def _go_back(state: JobState, attempt: RecoveryAttempt, plan: Plan, why: str) ->
     recovery.fruitful_step = min(recovery.fruitful_step, plan.newest_step)
     story.ahead_step = max(story.ahead_step, _ahead_step(state, attempt))
     story.goes_back(plan.resume_step, newest_step=plan.newest_step)
-    progress.commit_known(
-        as_good_as_committed(plan.resume_step, commit_step=progress.commit_step, vaults=attempt.reports, lineage=recovery.lineage)
+    story.assumed_step = as_good_as_committed(
+        plan.resume_step, commit_step=progress.commit_step, vaults=attempt.reports, lineage=recovery.lineage
     )
+    progress.commit_known(story.assumed_step)
     progress.gone_back(plan.resume_step)
     recovery.branch(generation=state.generation, resume_step=plan.resume_step)
     unyielded = state.roster.unyielded()

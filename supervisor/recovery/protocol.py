@@ -36,6 +36,12 @@ def recover(state: JobState, failure: Failure, *, now_s: float, from_scratch: bo
         begin(state, failure.cause, now_s=now_s, released=released)
 
 
+def restart(state: JobState, failure: Failure, *, now_s: float) -> None:
+    """A script without join() has failed: all its ranks start anew, which is counted."""
+    state.recovery.restarts += 1
+    recover(state, failure, now_s=now_s, from_scratch=True)
+
+
 def _add_to_story(state: JobState, failure: Failure, *, now_s: float) -> bool:
     """The failure begins a story, or becomes part of the present one; returns whether it is a recovery more."""
     recovery = state.recovery

@@ -31,6 +31,7 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
             failure_class=record.failure_class,
             ranks=record.ranks,
             spare=record.spare,
+            moved=record.moved,
             resume_step=record.resume_step,
             steps_reexecuted=record.steps_reexecuted,
             total_s=record.total_s,

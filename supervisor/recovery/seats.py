@@ -46,4 +46,5 @@ def _seat(state: JobState, node_rank: int, spare: str, why: str) -> None:
     state.roster.take_seat(node_rank, spare)
     if state.recovery.story is not None:
         state.recovery.story.spares.append(spare)
+        state.recovery.story.moved.update(rank.rank for rank in state.roster.of_seat(node_rank))
     state.note("spare_chosen", node=spare, seat=node_rank, reason=why)

@@ -247,12 +247,14 @@ class SimNode:
             self.process_ends(process, exit_code=137, signal=9)
             self.supervisor.peers_notice(process)
 
-    def process_ends(self, process: SimRank, *, exit_code: int, signal: int = 0, error: str = "") -> None:
+    def process_ends(
+        self, process: SimRank, *, exit_code: int, signal: int = 0, error: str = "", script_ended: bool = False
+    ) -> None:
         process.alive = False
         self.truth.ended_in_body[process.pid] = self.node_id, process.rank, process.in_body
-        self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal, error)
+        self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal, error, script_ended)
 
-    def _exited(self, process: SimRank, exit_code: int, signal: int, error: str) -> None:
+    def _exited(self, process: SimRank, exit_code: int, signal: int, error: str, script_ended: bool) -> None:
         if not self.alive:
             return
         step, commit_step = process.step, process.known_commit
@@ -267,6 +269,7 @@ class SimNode:
             step=step,
             commit_step=commit_step,
             yielded=yielded,
+            script_ended=script_ended,
         )
         self._handle(exited)
 

@@ -254,8 +254,11 @@ class SimRank:
             self.node.process_ends(self, exit_code=1, error=f"an error in process {self.pid}")
 
     def _exit(self) -> None:
-        if self.alive:
-            self.node.process_ends(self, exit_code=0)
+        """Its script has ended by itself; sometimes the interpreter dies on its way down."""
+        if self.alive and self.world.chance(0.1):
+            self.node.process_ends(self, exit_code=134, signal=6, script_ended=True)
+        elif self.alive:
+            self.node.process_ends(self, exit_code=0, script_ended=True)
 
     # ------------------------------------------------------------ a recovery
 

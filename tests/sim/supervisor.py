@@ -340,6 +340,8 @@ class SimSupervisor:
                 for home, rank, step in self.truth.ended_in_body.values():
                     if home == node_id:
                         self.truth.body_lost(rank, step)
+            case "failure" if "SIGABRT" in fields["cause"]:
+                raise self.truth.fail(f"its script had ended, and it is repeated: {fields}")
             case "failure" if "nobody died" in fields["cause"]:
                 raised = [each for each in self.processes() if each.raised and each.speaks_for(note.generation)]
                 told = [each.pid for each in raised if each.member is not None and each.member.rank in self._raised]

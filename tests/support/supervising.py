@@ -18,6 +18,7 @@ from deadpool.supervisor.model.events import (
     StepsStalled,
     StopRequested,
 )
+from deadpool.supervisor.model.membership import Rank
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.validate import validate
 
@@ -184,6 +185,10 @@ class Scene:
 
     def home(self, rank: int) -> int:
         return int(self.state.roster.ranks[rank].node_id.removeprefix("node"))
+
+    def present(self, node: int) -> list[Rank]:
+        """Returns the node's ranks that have a process."""
+        return [rank for rank in self.state.roster.of_node(f"node{node}") if rank.present]
 
     def took(self, kind: type[OrderKind]) -> list[tuple[int, OrderKind]]:
         """Returns (node, order) for each order of that kind since the last call of `took`, `forget` or of the scene's start."""

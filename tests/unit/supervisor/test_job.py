@@ -36,6 +36,17 @@ def test_on_one_machine_all_nodes_are_on_their_way_and_are_waited_for_longer() -
     assert scene.state.roster.seats == ["node0", "node1"]
 
 
+def test_but_not_for_ever_where_nodes_enough_are_there() -> None:
+    scene = Scene()
+    scene.hello(1)
+    scene.hello(2)
+    scene.wait(29.9)
+    assert not scene.took(messages.OpenStore)
+    scene.wait(0.2)
+    assert scene.took(messages.OpenStore)
+    assert scene.state.roster.seats == ["node1", "node2"]
+
+
 def test_spares_that_do_not_come_are_waited_for_two_seconds() -> None:
     scene = Scene(standalone=False)
     scene.hello(0)
@@ -436,3 +447,77 @@ def test_the_same_events_make_an_equal_job() -> None:
         else:
             job.handle(event, now_s=now_s)
     assert job.state == scene.state
+
+
+def finished(scene: Scene, step: int) -> None:
+    """Every rank's loop is done, and all are released."""
+    for rank in range(4):
+        scene.say(scene.home(rank), messages.RankFinished(generation=scene.state.generation, rank=rank, step=step))
+    assert scene.state.phase is Phase.FINISH
+
+
+def test_a_process_that_dies_while_it_exits_has_done_its_work() -> None:
+    """A signal in the interpreter's last moments: reported once, and nothing is done again."""
+    scene = Scene()
+    scene.start(commit_step=8)
+    finished(scene, 8)
+    scene.forget()
+    scene.exits(2, 134, signal=6, script_ended=True)
+    assert [note.fields["rank"] for note in scene.notes("died_exiting")] == [2]
+    for rank in (0, 1, 3):
+        scene.exits(rank, 0, script_ended=True)
+    assert scene.end().exit_code == 0
+    assert not scene.took(messages.Quiesce)
+    assert not scene.notes("failure")
+
+
+def test_a_process_that_dies_after_its_release_and_before_its_scripts_end_has_not() -> None:
+    scene = Scene()
+    scene.start(commit_step=8)
+    finished(scene, 8)
+    scene.exits(2, 139, signal=11)
+    assert scene.state.phase is Phase.RECOVER
+
+
+def breaks(scene: Scene, rank: int) -> None:
+    broken = messages.RankBroken(generation=scene.state.generation, rank=rank, error="connection closed by peer")
+    scene.say(scene.home(rank), broken)
+
+
+def test_a_rank_that_exits_with_0_in_a_step_is_the_root_cause_of_what_follows() -> None:
+    """Named in the first failure; the second time it is the script that is at fault."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.exits(2, 0, step=5, script_ended=True)
+    breaks(scene, 0)
+    scene.wait(1.0)
+    (failure,) = scene.notes("failure")
+    cause = "rank 2 on node1 exited with 0 in step 5: its loop was not done, and others wait for it"
+    assert (failure.fields["cause"], failure.fields["ranks"]) == (cause, (2,))
+    scene.recover(step=5, survivors=[0, 1, 3], joiners=[2])
+    scene.bring_up(5)
+    scene.exits(2, 0, step=5, script_ended=True)
+    breaks(scene, 1)
+    scene.wait(1.0)
+    assert (scene.end().exit_code, scene.end().root_cause) == (1, cause)
+
+
+def test_it_is_so_too_where_the_others_hang() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.exits(2, 0, step=5, script_ended=True)
+    scene.stall(31.0, sure=True)
+    for node in (0, 1):
+        calls = messages.GroupCall(group="dp", operation="allreduce", entered=9, completed=8)
+        ranks = [messages.RankCalls(rank=rank.rank, pid=rank.pid, step=4, groups=(calls,)) for rank in scene.present(node)]
+        scene.say(node, messages.CallReport(generation=1, ranks=tuple(ranks)))
+    assert [note.fields["ranks"] for note in scene.notes("failure")] == [(2,)]
+
+
+def test_ranks_that_all_exit_with_0_have_agreed_to_stop() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    for rank in range(4):
+        scene.exits(rank, 0, step=5, script_ended=True)
+        scene.wait(5.0)
+    assert scene.end().exit_code == 0

@@ -22,7 +22,7 @@ def node(index: int, role: str, ranks: tuple[int, ...]) -> NodeStatus:
 RECOVERY = RecoveryRecord(
     generation=2, cause="node1 lost: its stream was closed", failure_class="permanent", node="node1", ranks=(2, 3), spare="node2",
     resume_step=15, steps_reexecuted=1, survivors_kept_processes=True, phases_s=PhaseTimes(quiesce=0.5), total_s=0.834,
-    committed_steps_lost=0,
+    committed_steps_lost=0, moved=(2, 3),
 )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ import pytest
 from deadpool.cli.launcher.console import Progress, describe
 
 RECOVERED = {
-    "event": "recovered", "generation": 2, "ranks": [2, 3], "spare": "node2", "resume_step": 15, "steps_reexecuted": 1,
-    "total_s": 0.8349,
+    "event": "recovered", "generation": 2, "ranks": [2, 3], "moved": [2, 3], "spare": "node2", "resume_step": 15,
+    "steps_reexecuted": 1, "total_s": 0.8349,
 }  # fmt: skip
 
 
@@ -18,10 +18,14 @@ RECOVERED = {
     [
         (RECOVERED, "recovered in 0.83 s: spare node2 took ranks 2, 3, resumed at step 15, 1 step again"),
         (
-            RECOVERED | {"spare": "", "ranks": [3], "steps_reexecuted": 0},
+            RECOVERED | {"spare": "", "moved": [], "ranks": [3], "steps_reexecuted": 0},
             "recovered in 0.83 s: rank 3 back in place, resumed at step 15, 0 steps again",
         ),
-        ({"event": "recovered"}, "recovered in ? s: rank none back in place, resumed at step ?, ? steps again"),
+        ({"event": "recovered"}, "recovered in ? s: all processes kept, resumed at step ?, ? steps again"),
+        (
+            RECOVERED | {"ranks": [0, 2, 3]},
+            "recovered in 0.83 s: spare node2 took ranks 2, 3, rank 0 back in place, resumed at step 15, 1 step again",
+        ),
         (RECOVERED | {"event": "restarted"}, "restarted in 0.83 s: spare node2 took ranks 2, 3, all ranks begin from step 15"),
         ({"event": "restarted", "resume_step": -1, "total_s": 0.5}, "restarted in 0.50 s: all ranks begin anew"),
         ({"event": "resized", "nnodes": 1}, "the job has 1 node from now on"),

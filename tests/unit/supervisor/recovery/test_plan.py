@@ -232,7 +232,29 @@ def test_snapshot_of_a_dead_branch_is_no_source() -> None:
     assert why.startswith("no rank holds any state")
 
 
-def test_a_start_afresh_makes_all_older_states_dead() -> None:
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=5), st.integers(1, 3))
+@settings(max_examples=300)
+def test_a_state_is_usable_where_the_job_has_come_by_it(history: list[tuple[int, int]], first_steps: int) -> None:
+    """Against the states themselves: each is the tuple of the generations in which its steps were made, one after the other.
+
+    The first generation makes some steps; each later one resumes at S_k of the branch as it is then, and makes some more.
+    """
+    branch: tuple[int, ...] = (1,) * first_steps
+    made = {(1, step): branch[:step] for step in range(first_steps + 1)}
+    lineage = []
+    for generation, (back, steps) in enumerate(history, 2):
+        resume_step = max(0, len(branch) - back)
+        lineage.append(Sent(generation=generation, resume_step=resume_step))
+        at_plan = branch[:resume_step]
+        branch = at_plan + (generation,) * steps
+        made |= {(generation, step): branch[:step] for step in range(resume_step + 1, len(branch) + 1)}
+    for (generation, step), state in made.items():
+        on_the_way = state == branch[:step]
+        assert usable(generation, step, lineage) is on_the_way, (generation, step, lineage)
+    assert not usable(1, NO_STEP, lineage)
+
+
+def test_a_start_from_scratch_makes_all_older_states_dead() -> None:
     plan, _ = _case("A", vaults={"A": (snapshot(0, 0, 1),)}, lineage=[Sent(generation=2, resume_step=NO_STEP)]).plan()
     assert plan is None
 

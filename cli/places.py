@@ -1,0 +1,16 @@
+"""Where the ranks of a recovery have gone, in words."""
+
+from collections.abc import Sequence
+
+
+def place(spare: str, moved: Sequence[int], ranks: Sequence[int]) -> str:
+    """`spare`: the nodes that took the ranks `moved`, "" when none did. `ranks`: all that have new processes."""
+    back = [rank for rank in ranks if rank not in moved]
+    parts = [f"spare{'s' if ',' in spare else ''} {spare} took {numbered(moved)}"] if spare else []
+    parts += [f"{numbered(back)} back in place"] if back else []
+    return ", ".join(parts) or "all processes kept"
+
+
+def numbered(ranks: Sequence[int]) -> str:
+    """Returns the ranks by their numbers."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
