@@ -45,6 +45,37 @@ if __name__ == "__main__":
     threading.Thread(target=lambda: print("a thread's last words")).start()
 """
 
+SPAWNS = """
+import multiprocessing, sys
+from dataclasses import dataclass
+import torch
+from torch.utils.data import DataLoader
+
+@dataclass
+class Batch:
+    total: float
+
+def collate(items):
+    return Batch(float(sum(items)))
+
+def double(batch):
+    return Batch(2 * batch.total)
+
+def send(queue):
+    queue.put(Batch(1.0))
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    queue = spawn.SimpleQueue()
+    process = spawn.Process(target=send, args=(queue,))
+    process.start()
+    with spawn.Pool(1) as pool:
+        made = [queue.get(), *pool.map(double, [Batch(2.0)])]
+    process.join()
+    made += DataLoader([1.0, 2.0, 3.0], batch_size=3, num_workers=1, collate_fn=collate, multiprocessing_context="spawn")
+    print([batch.total for batch in made], all(type(batch) is Batch for batch in made), Batch.__module__)
+"""
+
 ENDS = {
     "sys.exit(7)": 7,
     "sys.exit(-1)": 255,
@@ -84,6 +115,17 @@ def test_the_script_sees_what_it_would_see_under_python(tmp_path: Path, entry: E
         expected = under_python(node, *module, *command, "--lr", "a b").stdout.splitlines()
         assert json.loads(lines[0]) == json.loads(expected[0])
         assert lines[1:] == expected[1:] == ["a thread's last words", "at exit"]
+
+
+@pytest.mark.parametrize("entry", [Entry.SCRIPT, Entry.MODULE])
+def test_what_spawned_children_make_of_the_scripts_classes_arrives(tmp_path: Path, entry: Entry) -> None:
+    """Where torch was imported ahead, and multiprocessing with it."""
+    command = "script.py" if entry is Entry.SCRIPT else "script"
+    with node_of(tmp_path, SPAWNS, entry=entry, command=(command,)) as node:
+        node.start_agent()
+        node.start_ranks(0)
+        assert node.expect(RankExited, timeout_s=60.0).exit_code == 0
+        assert node.log("rank-0-gen1.log").splitlines()[-1] == "[1.0, 4.0, 6.0] True __main__"
 
 
 def test_a_folder_or_zip_file_is_run_as_by_python(tmp_path: Path) -> None:

@@ -75,12 +75,26 @@ class Command:
             module = ["-m"] if self.entry is Entry.MODULE else []
             os.execv(sys.executable, [sys.executable, "-u", *module, *self.arguments])
         sys.argv = list(self.arguments)
-        main = sys.modules["__main__"] = ModuleType("__main__")
-        main.__dict__.update(__builtins__=builtins, __annotations__={})
+        main = _new_main()
         if self.entry is Entry.MODULE:
             _run(lambda: runpy._run_module_as_main(self.arguments[0]))  # type: ignore[attr-defined]  # what `python -m` itself calls
         else:
             _run(lambda: _run_file(os.path.abspath(self.arguments[0]), main))
+
+
+def _new_main() -> ModuleType:
+    """Returns the script's module, not run yet, in the place of this program's.
+
+    multiprocessing, where it was imported ahead, knows the main module by a second name: what a spawned child sends back is of
+    classes of `__mp_main__`, for in the child the script goes by that name. And it remembers the folder where it was imported.
+    """
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = main
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+    return main
 
 
 def _run_file(script: str, main: ModuleType) -> None:
