@@ -17,13 +17,12 @@ def starting_role(config: JobConfig, order: StartRanks, placement: Placement, vi
         store_port=order.store_port,
         hint_step=NO_STEP,
         placement=placement,
-        environment=_environment(config, order, placement, visible_devices)
-        | store_environment(order.store_host, order.store_port),
+        environment=_environment(config, order, placement, visible_devices),
     )
 
 
 def joining_role(config: JobConfig, order: Assign, placement: Placement, visible_devices: str = "") -> Role:
-    """Returns the role of a process that takes a rank over: it rehearses muted, and learns of the store with Reform."""
+    """Returns the role of a process that takes a rank over: it rehearses muted, and learns of its own store with Reform."""
     return Role(
         generation=order.generation,
         rank=placement.rank,
@@ -46,4 +45,4 @@ def _environment(config: JobConfig, order: StartRanks | Assign, placement: Place
         master_node_count=order.master_node_count,
         restart_count=order.restart_count,
         visible_devices=visible_devices,
-    )
+    ) | store_environment(order.store_host, order.store_port)

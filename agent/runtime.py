@@ -36,6 +36,7 @@ from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
+from deadpool.host.limits import too_few_open_files
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import (
@@ -55,6 +56,7 @@ _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variabl
 _SUPERVISOR_END_S = 15.0  # for the supervisor that this node hosts to hear of everybody's end
 _GIVE_UP_GRACE_S = 5.0
 _FAILOVER_TURNS = 8  # nodes without an index start a lost supervisor after one of so many waits
+_OPEN_FILES, _OPEN_FILES_PER_RANK = 40, 12  # of this process; stand-ins are as many as ranks at most
 _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 
 
@@ -252,6 +254,9 @@ class NodeRuntime:
     def _configure(self, config: JobConfig) -> None:
         """Makes what needs the configuration, and starts to warm up."""
         arguments = self._arguments
+        if reason := too_few_open_files(_OPEN_FILES + _OPEN_FILES_PER_RANK * config.nproc_per_node):
+            self.dispatch(events.LaunchRefused(reason=reason))
+            return
         try:
             logs = Logs(Path(config.log_dir) / arguments.node_id, config.log_bytes_max)
             vault = Vault.create(Path(VAULT_ROOT), config.job_id, arguments.node_id)

@@ -12,6 +12,14 @@ def raise_open_files() -> int:
     return before
 
 
+def too_few_open_files(needed: int) -> str:
+    """Returns in one line why this process cannot do with the files that it may have open, "" when it can."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+        return ""
+    return f"only {allowed} open files are allowed, and {needed} are needed: raise the hard limit (ulimit -Hn)"
+
+
 def lower_open_files(allowed: int) -> None:
     """Allows this process only so many open files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

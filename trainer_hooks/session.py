@@ -144,7 +144,8 @@ class Session:
             self.changed.wait_for(lambda: self._plan is not None)
             assert self._plan is not None
             plan, self._plan = self._plan, None
-            return plan
+        os.environ.update(MASTER_ADDR=plan.store_host, MASTER_PORT=str(plan.store_port))  # the same on every rank
+        return plan
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Sends reports and breaks groups, as the member has decided. Called with the lock held."""

@@ -260,6 +260,8 @@ class Assign:
     hint_step: int  # a plausible step number for the rehearsal
     master_node_count: int
     restart_count: int
+    store_host: str = ""  # the newest store that the job has had, for MASTER_ADDR; the generation's own comes with Reform
+    store_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
-from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop
+from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop, StoreOpened
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.drill import Drill
@@ -67,6 +67,7 @@ class RecoveryState:
     `drained`: rank -> the node that is being drained, where its process of before waits to be ended; `draining`: that node,
     until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation. `fruitless`: recoveries since the
     last new commit; `fruitful_step`: the newest commit when it was last set back. `restarts`: of an unhooked job.
+    `store`: the newest one that the job has had.
     """
 
     attempt: RecoveryAttempt | None = None
@@ -80,6 +81,7 @@ class RecoveryState:
     fruitless: int = 0
     fruitful_step: int = NO_STEP
     store_failures: int = 0
+    store: StoreOpened | None = None
 
     def branch(self, *, generation: int, resume_step: int) -> None:
         """States after S_resume_step of generations before this one are of a dead branch."""

@@ -55,6 +55,7 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
         attempt.prepared.pop(rank.rank, None)
     numbers = {rank.rank for rank in absent}
     placements = state.roster.placements(node_id, state.config.replicas)
+    store = state.recovery.store
     order = Assign(
         generation=state.generation,
         world_size=len(state.roster.ranks),
@@ -62,6 +63,8 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
         hint_step=max(0, state.progress.commit_step, *(rank.step for rank in state.roster.ranks)),
         master_node_count=len(state.roster.seats),
         restart_count=state.recovery.restarts,
+        store_host=store.host if store is not None else "",
+        store_port=store.port if store is not None else 0,
     )
     state.send(node_id, order)
     warm_up(state, node_id)

@@ -102,7 +102,7 @@ def store_opened(state: JobState, opened: StoreOpened, *, now_s: float) -> None:
     attempt = state.recovery.attempt
     if attempt is None or attempt.store is not None:
         return
-    attempt.store = opened
+    attempt.store = state.recovery.store = opened
     if attempt.stage is Stage.STORE:
         fresh_start.start_ranks(state, attempt, opened, now_s=now_s)
     else:

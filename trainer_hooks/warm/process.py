@@ -17,8 +17,8 @@ import os
 import signal
 import socket
 import sys
+from typing import NoReturn
 
-from deadpool.host.errors import DeadpoolError
 from deadpool.host.lifetime import signal_at_parents_death
 from deadpool.host.limits import lower_open_files
 from deadpool.proto import warm_wire
@@ -149,7 +149,10 @@ def _serve(control: socket.socket, parent: int, problem: str) -> tuple[Fork, lis
 def _fork_orphan(parent: int) -> int:
     """Forks a child of the parent's and returns its pid; 0 in the child, once the parent is its parent."""
     read_fd, write_fd = os.pipe()
-    between = os.fork()
+    try:
+        between = os.fork()
+    except OSError as error:
+        _cannot_fork(f" ({error.strerror})")
     if between == 0:
         between = os.getpid()
         try:
@@ -171,8 +174,13 @@ def _fork_orphan(parent: int) -> int:
     os.close(read_fd)
     os.waitpid(between, 0)
     if not told:
-        raise DeadpoolError("cannot fork: out of memory or of processes?")
+        _cannot_fork("")
     return int.from_bytes(told, "little")
+
+
+def _cannot_fork(why: str) -> NoReturn:
+    """Ends this process; the agent starts another one a few times, and then refuses the job."""
+    sys.exit(f"deadpool: the warm process cannot fork{why}: out of memory, or of processes (ulimit -u)?")
 
 
 def _die_with(parent: int, how: signal.Signals) -> None:

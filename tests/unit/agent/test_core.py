@@ -96,7 +96,7 @@ class Node:
         return self.order(
             Assign(
                 generation=generation, world_size=2, placements=tuple(map(placement, ranks)), hint_step=9, master_node_count=1,
-                restart_count=0,
+                restart_count=0, store_host="h", store_port=1,
             )
         )  # fmt: skip
 
@@ -185,7 +185,7 @@ def test_a_stand_in_that_waits_gets_the_rank_at_once() -> None:
     ((process, role),) = told(commands)
     assert isinstance(role, Role)
     assert (process, role.muted, role.hint_step, role.generation) == (standin, True, 9, 2)
-    assert "MASTER_PORT" not in role.environment
+    assert (role.store_port, role.environment["MASTER_ADDR"], role.environment["MASTER_PORT"]) == (0, "h", "1")
     assert node.core.standins_ready() == 0
 
 

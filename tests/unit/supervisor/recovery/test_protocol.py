@@ -15,6 +15,7 @@ def test_killed_rank_comes_back_on_its_node_from_its_own_vault() -> None:
     scene.killed(3, step=5, commit_step=4)
     assert [node for node, _ in scene.took(messages.Quiesce)] == [0, 1, 2]
     ((node, assign),) = scene.took(messages.Assign)
+    assert (assign.store_host, assign.store_port) == ("h", 7)  # until Reform says better
     assert (node, [placement.rank for placement in assign.placements]) == (1, [3])
 
     scene.now_s += 0.4
