@@ -93,6 +93,7 @@ USED = (
 
 _GROUPS_PER_GENERATION = 1 << 20
 _DDP_SAMPLE_RATE = 100  # as torch has it
+_LAYOUT = "rebuilt_per_bucket_param_indices"
 
 
 def missing() -> list[str]:
@@ -170,8 +171,11 @@ def ddp_layout(ddp: Any) -> str:
         return ""
     ddp._set_ddp_runtime_logging_sample_rate(1)  # else it may be written down a hundred forwards later
     ddp.logger.set_runtime_stats_and_log()
+    if _LAYOUT not in ddp._get_ddp_logging_data():  # all forwards were within no_sync(), as in a pipeline: the reducer saw none
+        ddp.reducer.prepare_for_forward()
+        ddp.logger.set_runtime_stats_and_log()
     ddp._set_ddp_runtime_logging_sample_rate(_DDP_SAMPLE_RATE)
-    return str(ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"])
+    return str(ddp._get_ddp_logging_data()[_LAYOUT])
 
 
 def ddp_hooks(ddp: Any) -> list[tuple[Any, Any]]:

@@ -61,6 +61,18 @@ def test_every_condition_is_reached_from_every_other(options: dict[str, Any]) ->
         assert other.state_dict() == states[-1]
 
 
+def test_forwards_that_the_reducer_does_not_see() -> None:
+    """A pipeline runs every forward within no_sync(), and prepares the reducer for the last backward of a step itself."""
+    ddp = wrapped()
+    reducers = DdpReducers({"model": ddp})
+    for _ in range(2):
+        with ddp.no_sync():
+            loss = ddp(INPUTS).sum()
+        ddp.reducer.prepare_for_backward([loss])
+        torch.autograd.backward(loss)
+    assert reducers.state_dict()["model"]["made"]
+
+
 def test_an_order_that_the_process_would_not_have_come_to_itself() -> None:
     ddp = wrapped()
     reducers = DdpReducers({"model": ddp})
