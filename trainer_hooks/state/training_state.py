@@ -99,8 +99,8 @@ class TrainingState:
         """
         structure = Structure.from_tensor(meta["structure"])
         drop_gathered(self._now.modules.values())
-        Fitting(Inventory(self.models, self.optimizers), self._first, items, structure).fit_modules()
-        Fitting(Inventory(self.models, self.optimizers), self._first, items, structure).fit_optimizers(meta["optimizers"])
+        Fitting(self._inventory(), self._first, items, structure).fit_modules()
+        Fitting(self._inventory(), self._first, items, structure).fit_optimizers(meta["optimizers"])
         mine = {held.key: held.tensor for held in self.held()}
         if mine.keys() != items.keys():
             raise SnapshotError(f"the snapshot is of another model: only one side has {sorted(mine.keys() ^ items.keys())[:4]}")
