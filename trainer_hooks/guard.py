@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from statistics import median
-from types import MethodType, TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from types import MethodType
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -31,6 +31,7 @@ from deadpool.trainer_hooks.checkpoints.format import restore_tables
 from deadpool.trainer_hooks.checkpoints.resume import agree
 from deadpool.trainer_hooks.ddp_reducers import DDP, DdpReducers
 from deadpool.trainer_hooks.drill.drill import DrilledRank
+from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Value
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -42,44 +43,9 @@ from deadpool.trainer_hooks.state.training_state import TrainingState
 
 log = logging.getLogger(__name__)
 
-Value = TypeVar("Value")
 
-
-class Attempt:
-    """One try of one step, as a context manager. `completed` is known after the block: False means try `guard.next_step`."""
-
-    def __init__(self, loop: "Loop", step: int) -> None:
-        self.step = step
-        self.completed = False
-        self._loop = loop
-
-    def __enter__(self) -> "Attempt":
-        self._loop.begin_attempt(self.step)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[True] | None:
-        if error is not None and not isinstance(error, Exception):
-            return None
-        self.completed, propagate = self._loop.end_attempt(self.step, error)
-        return None if propagate else True
-
-
-class Loop(Protocol):
-    """What a guard does around an attempt."""
-
-    def begin_attempt(self, step: int) -> None: ...
-
-    def end_attempt(self, step: int, error: Exception | None) -> tuple[bool, bool]:
-        """Returns (completed, whether the error is the script's own and must be raised)."""
-
-
-class Guard:
-    """Protects one training state. Use `run`, or `step` in a loop of your own. All methods are for the main thread.
-
-    ConfigError when a model cannot be brought back as it was.
-    """
+class RankGuard:
+    """Protects one training state, as loop.Guard says. ConfigError when a model cannot be brought back as it was."""
 
     def __init__(self, session: Session, state: TrainingState, optimizers: list[Optimizer], engine: Engine) -> None:
         self.next_step = 0
@@ -105,15 +71,10 @@ class Guard:
 
     @property
     def counters(self) -> Counters:
-        """What protection has moved, and what it has made the training wait for."""
         return self._protection.counters
 
     @property
     def protecting(self) -> bool:
-        """Set to False, on all ranks after the same step, no snapshots are taken; a failure then goes back to the last one.
-
-        For measurements. The job's status says that it is unprotected, and that it is protected again.
-        """
         return self._protection.on
 
     @protecting.setter
@@ -123,17 +84,6 @@ class Guard:
     # ------------------------------------------------------------ the loop
 
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
-        """Yields (step, train_step(step)) for each completed step in [start, until).
-
-        train_step(k) takes the training from S_k with one optimizer step. It may run again after a failure, with the same state
-        and random numbers, so it must depend on nothing else that changes.
-
-        The loop body belongs to the step: it may communicate and change the state. When ranks fail, a step whose body some rank
-        has not been through with is yielded again, on all ranks, so what a body writes may be written twice. A call of
-        torch.distributed in a body never returns what was not communicated: the process ends in it, and a fresh one takes its
-        place. Leaving the loop (break, return, an exception) leaves it in the body of that step: what the script does then still
-        belongs to it.
-        """
         self._drill.step_function = train_step
         self.begin(start=start, until=until)
         try:
@@ -153,8 +103,8 @@ class Guard:
             raise
 
     def begin(self, *, start: int = 0, until: int) -> None:
-        """Enters the loop with S_start in the process. Returns once it is protected (a joiner: at once)."""
-        assert not self._opened, "the loop was entered before"
+        if self._opened:
+            raise ConfigError(ONE_LOOP)
         self._opened = True
         if self._member.phase is RankPhase.REHEARSE:
             self._rehearsing = True
@@ -169,12 +119,10 @@ class Guard:
             self._session.open().rehearse(True)
 
     def step(self) -> Attempt:
-        """Returns the context for one attempt of `next_step`."""
         assert self._opened, "call begin() first"
         return Attempt(self, self.next_step)
 
     def finish(self) -> bool:
-        """Returns True when every rank has finished; False when a recovery has led back behind the end (`next_step`)."""
         self._body_ended()
         step = self.next_step
         session, member = self._session, self._member

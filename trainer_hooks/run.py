@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
@@ -16,7 +15,8 @@ from torch.optim import Optimizer
 
 from deadpool.host.errors import ConfigError
 from deadpool.proto.config import keeping_from_json
-from deadpool.trainer_hooks.guard import Attempt, Guard
+from deadpool.trainer_hooks.guard import RankGuard
+from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Guard, Value
 from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -27,7 +27,6 @@ from deadpool.trainer_hooks.torch_internals import HashStore, hide_from_dynamo
 from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank
 
 log = logging.getLogger(__name__)
-Value = TypeVar("Value")
 
 _SOCKET = "DEADPOOL_SOCKET"
 _JOB_DIR = "DEADPOOL_JOB_DIR"
@@ -46,6 +45,8 @@ def join(*, timeout: timedelta | None = None) -> "Run":
     Under deadpool-launch the process becomes a protected rank; a stand-in waits here until it is given one, so read ranks and
     addresses from the result (or from the environment) after this call, not before. Under torchrun it is init_process_group;
     in a plain process a group of one. `timeout`: of a collective operation, as in init_process_group.
+
+    ConfigError: called twice. UnavailableError: the job's rendezvous store cannot be reached.
     """
     global _run
     if _run is not None:
@@ -64,6 +65,7 @@ class Run:
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         self._session = session
+        self._guarded = False
 
     @property
     def protected(self) -> bool:
@@ -81,7 +83,7 @@ class Run:
         optimizer: Optimizer | Mapping[str, Optimizer],
         extra: Mapping[str, Extra] | None = None,
         strict: bool = True,
-    ) -> "Guard | PlainGuard":
+    ) -> Guard:
         """Returns the guard of this training state: all parameters, buffers and optimizer state, the random generators of
         python, numpy, torch and CUDA, and `extra`: what has a state_dict() (of tensors, numpy arrays, numbers, text, lists and
         dicts), and random generators of the script's own.
@@ -89,20 +91,36 @@ class Run:
         Call once, after wrapping (DDP, FSDP, ZeRO) and after LR schedulers were made. From here on optimizer.step waits for the
         copy of the state that it is about to change, and does nothing in a step that will be discarded.
 
+        ConfigError, with which the job ends (exit code 2): called twice; a parameter that has no memory yet or lies on a device
+        that is not this rank's; an extra that is neither stateful nor a generator; a hook of DDP's that keeps a state.
+
         `strict`: a state of which a part could not be restored is refused, and the part is named: at the start the job ends
         (ConfigError, exit code 2), later it is unprotected. With False a warning names it, and recoveries leave it as it is.
         """
         models = dict(model) if isinstance(model, Mapping) else {"model": model}
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
-        if self._session is None:
-            return PlainGuard()
-        extras = {**(extra or {}), MESSAGES: self._session.open().messages}
         try:
+            self._check(models)
+            if self._session is None:
+                return PlainGuard()
+            extras = {**(extra or {}), MESSAGES: self._session.open().messages}
             state = TrainingState(models=models, optimizers=optimizers, extra=extras, strict=strict)
-            return Guard(self._session, state, list(optimizers.values()), engine_for(self.device))
+            return RankGuard(self._session, state, list(optimizers.values()), engine_for(self.device))
         except ConfigError as error:
-            self._session.refuse(str(error))
+            if self._session is not None:
+                self._session.refuse(str(error))
             raise
+
+    def _check(self, models: Mapping[str, nn.Module]) -> None:
+        if self._guarded:
+            raise ConfigError("protect() was called before: one guard holds all models, optimizers and extras of a training")
+        self._guarded = True
+        for name, model in models.items():
+            for path, parameter in model.named_parameters():
+                if parameter.is_meta:
+                    raise ConfigError(f"protect(): {name}.{path} is on the meta device; give it memory (to_empty) before")
+                if parameter.is_cuda and parameter.device != self.device:
+                    raise ConfigError(f"protect(): {name}.{path} is on {parameter.device}, run.device is {self.device}")
 
 
 class PlainGuard:
@@ -112,6 +130,7 @@ class PlainGuard:
         self.next_step = 0
         self.counters = Counters()
         self.protecting = False
+        self._opened = False
 
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
         self.begin(start=start, until=until)
@@ -122,6 +141,9 @@ class PlainGuard:
             yield step, value
 
     def begin(self, *, start: int = 0, until: int) -> None:
+        if self._opened:
+            raise ConfigError(ONE_LOOP)
+        self._opened = True
         self.next_step = start
 
     def step(self) -> Attempt:

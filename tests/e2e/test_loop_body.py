@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from launching import Job, Launcher
-from training import finished
+from training import ROOT, assert_same, finished
 
 pytestmark = pytest.mark.e2e
 
@@ -27,3 +27,11 @@ def test_logging_evaluation_checkpoint_and_early_stop(launcher: Launcher) -> Non
     kept = [recovery["survivors_kept_processes"] for recovery in recoveries]
     assert kept[0]  # the loop body was not in it
     assert broken.summary["committed_steps_lost"] == 0
+
+
+def test_a_loop_of_the_scripts_own(launcher: Launcher) -> None:
+    script = ("--standalone", "--nnodes", "2", str(ROOT / "examples" / "own_loop.py"), "--log", "losses")
+    unbroken, broken = launcher.start(*script), launcher.start("--inject", "kill-rank:1@12", *script)
+    assert unbroken.wait().exit_code == broken.wait().exit_code == 0, broken.err
+    assert "recovered" in [event["event"] for event in broken.events()]
+    assert_same(unbroken.folder / "losses", broken.folder / "losses")

@@ -51,7 +51,7 @@ from deadpool.trainer_hooks.drill.digests import table_of
 from deadpool.trainer_hooks.drill.tables import Table, differences
 from deadpool.trainer_hooks.fault_injection import PendingInjections
 from deadpool.trainer_hooks.groups.registry import Groups
-from deadpool.trainer_hooks.guard import Guard
+from deadpool.trainer_hooks.guard import RankGuard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protocol import Member
 from deadpool.trainer_hooks.session import Session
@@ -203,7 +203,7 @@ class Cell:
         self.way = "the first time"
         self.training: Training
         self.state: TrainingState
-        self.guard: Guard
+        self.guard: RankGuard
         self.session: CellSession
 
     def run(self) -> None:
@@ -236,7 +236,7 @@ class Cell:
         self.training = build(self.parallel, self.pieces, node.meshes)
         training = self.training
         self.state = TrainingState(models=training.models, optimizers=training.optimizers, extra=training.extra)
-        self.guard = Guard(self.session, self.state, list(training.optimizers.values()), CpuEngine())
+        self.guard = RankGuard(self.session, self.state, list(training.optimizers.values()), CpuEngine())
         self.guard.begin(start=0, until=STEPS)
         while self.session.member.phase.value == "rehearse" or self.guard._rehearsing:
             self.attempt()

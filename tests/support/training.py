@@ -25,13 +25,14 @@ class Training:
     def assert_same_as(self, other: "Training") -> None:
         """Every rank, every step, to the bit; a step that was logged twice must have been logged the same."""
         for mine, theirs in ((self.losses, other.losses), (self.digests, other.digests)):
-            verdict = subprocess.run(
-                [sys.executable, str(ROOT / "examples" / "compare_runs.py"), str(mine), str(theirs)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+            assert_same(mine, theirs)
+
+
+def assert_same(mine: Path, theirs: Path) -> None:
+    """The two files hold the same values for every rank and step."""
+    compare = [sys.executable, str(ROOT / "examples" / "compare_runs.py"), str(mine), str(theirs)]
+    verdict = subprocess.run(compare, capture_output=True, text=True, check=False)
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
 def start(launcher: Launcher, parallel: str, *options: str, steps: int = STEPS) -> Job:

@@ -1,0 +1,41 @@
+"""What protect() refuses, and the public names."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+
+import deadpool
+from deadpool.trainer_hooks.run import Run
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Of a process that is alone."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield Run(session=None)
+    dist.destroy_process_group()
+
+
+def test_the_public_names_are_there() -> None:
+    assert {name for name in deadpool.__all__ if getattr(deadpool, name) is not None} == set(deadpool.__all__)
+    assert issubclass(deadpool.ConfigError, deadpool.DeadpoolError)
+
+
+def test_a_second_protect_is_refused_and_a_second_loop(run: Run) -> None:
+    model = nn.Linear(2, 2)
+    guard: deadpool.Guard = run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
+    assert [value for _, value in guard.run(lambda step: step * step, until=3)] == [0, 1, 4]
+    with pytest.raises(deadpool.ConfigError, match="one loop holds all steps"):
+        next(guard.run(lambda step: step, start=3, until=6))
+    with pytest.raises(deadpool.ConfigError, match="was called before: one guard"):
+        run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
+
+
+def test_a_model_without_memory_is_refused(run: Run) -> None:
+    model = nn.Linear(2, 2, device="meta")
+    with pytest.raises(deadpool.ConfigError, match=r"model\.weight is on the meta device"):
+        run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
