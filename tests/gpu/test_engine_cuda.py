@@ -43,3 +43,15 @@ def test_the_copy_runs_beside_the_computation() -> None:
     engine.landed(ticket)  # would deadlock or wait for the products if the copy were on their stream
     torch.cuda.synchronize()
     assert bool((memory.view(torch.float32) == 1).all())
+
+
+def test_a_tensor_is_compared_with_its_copy_bit_by_bit() -> None:
+    device = torch.device("cuda", 0)
+    engine = CudaEngine(device)
+    source = torch.randn(ELEMENTS, device=device)
+    source[5] = float("nan")
+    copied = source.cpu()
+    assert engine.same(source, copied)
+    assert engine.same(torch.tensor(3.0), torch.tensor(3.0))  # a counter that lives on the host
+    source.data[-1] += 1
+    assert not engine.same(source, copied)

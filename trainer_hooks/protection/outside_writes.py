@@ -77,7 +77,10 @@ class OutsideWrites:
 
     def _moved(self, boundary: Boundary, sums: Sequence[int]) -> list[str]:
         """Returns the items that had not changed for a while, and now have, past their version counters."""
-        before, self._still, moved = self._still, {}, []
+        before, moved = self._still, list[str]()
+        if before == {}:  # all have changed since: nothing is left to judge
+            return moved
+        self._still = {}
         for index in boundary.shared():
             held = boundary.held[index]
             if before is not None and held.key not in before:
