@@ -230,12 +230,14 @@ class Protection:
         return not self._reserved_slots().pinned()
 
     def _becomes_checkpoint(self, step: int) -> bool:
-        """One every so many steps; of the step before a boundary that is drilled, once, and none of the boundary itself."""
+        """One every so many steps; of the step before a boundary that is drilled, once, and none of the boundary while it is."""
         keeping = self._session.keeping
+        if step in keeping.drill_at and step not in self._session.drilled:
+            return False
         if step + 1 in keeping.drill_at:
             return read_marker(Path(keeping.checkpoint_dir) / folder_name(step)) is None
         every = keeping.checkpoint_every
-        return every > 0 and step % every == 0 and step not in keeping.drill_at
+        return every > 0 and step % every == 0
 
     # ------------------------------------------------------------ asked by the session, on any thread
 

@@ -110,6 +110,7 @@ class ProtectedProcess(Protocol):
     rank: int
     world_size: int
     cancelled: threading.Event
+    drilled: set[int]  # the boundaries whose drill is over
 
     def attach(self, protection: ProtectionControl) -> None: ...
 
