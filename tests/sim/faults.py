@@ -7,7 +7,7 @@ from sim.node import SimNode
 from sim.rank import SimRank
 from sim.supervisor import SimSupervisor
 
-from deadpool.proto.messages import Reading
+from deadpool.proto.messages import NO_STEP, Reading
 from deadpool.trainer_hooks.protocol import RankPhase
 
 SICK = Reading(name="gpu_ecc_uncorrected", value=1.0)
@@ -73,7 +73,7 @@ class Faults:
 
     def _freeze(self) -> None:
         process = self._any_process()
-        if process is not None:
+        if process is not None and not self._has_left(process):
             self._log(f"freeze pid {process.pid} on {process.node.node_id}")
             process.frozen = True
             if self.world.chance(0.5):  # else it is found by the steps that do not advance
@@ -82,9 +82,15 @@ class Faults:
     def _hang(self) -> None:
         """Before any process has made a step nobody can know how long that may take."""
         process = self._any_process()
-        if process is not None and self.supervisor.job.state.progress.longest_build_s:
+        if process is None or self._has_left(process):
+            return
+        if self.supervisor.job.state.progress.longest_build_s:
             self._log(f"pid {process.pid} on {process.node.node_id} hangs")
             process.hung = True
+
+    def _has_left(self, process: SimRank) -> bool:
+        """Returns whether it is behind its step loop: how long the rest takes is the script's affair."""
+        return process.in_body != NO_STEP and process.in_body == self.supervisor.leaves_at
 
     def _peers_time_out(self, frozen: SimRank) -> None:
         """Sooner or later a collective that waits for the frozen rank fails."""

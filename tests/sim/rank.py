@@ -186,9 +186,27 @@ class SimRank:
         if self._calls_in_body and not self.truth.all_in_body(generation, self._member().rank, step):
             self._later(0.02, 0.05, self._body, step, generation)
             return
+        if step == self.node.supervisor.leaves_at:
+            self._leave_loop(step)
+            return
         self._through_body()
         self.protection.protect(step + 1)
         self._step(step + 1)
+
+    def _leave_loop(self, step: int) -> None:
+        """The script has left the loop in the body of this step: what it does until its end belongs to that."""
+        member = self._member()
+        self.act(member.left())
+        self.content = self.truth.next_content(self.content, member.running)
+        self.protection.protect(step + 1)
+        self._later(0.0, 1.0, self._after_loop, member.running)
+
+    def _after_loop(self, generation: int) -> None:
+        if self._calls_in_body and not self.truth.all_after_loop(generation, self._member().rank):
+            self._later(0.02, 0.05, self._after_loop, generation)
+            return
+        self.truth.had(self._member().rank, self.in_body)
+        self._exit()
 
     def _through_body(self) -> None:
         member = self._member()
@@ -210,6 +228,9 @@ class SimRank:
     def _boundary_broken(self) -> None:
         if self.in_body != NO_STEP and self._calls_in_body:
             self.act(self._member().outside() or [])  # it waits in a call until it is killed
+            return
+        if self.in_body != NO_STEP and self.in_body == self.node.supervisor.leaves_at:
+            self._later(0.0, 1.0, self._after_loop, self._member().running)
             return
         if self.in_body != NO_STEP:
             self._through_body()

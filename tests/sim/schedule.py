@@ -58,6 +58,8 @@ class Run:
         self.truth.apart_from = shape.choice([None, None, shape.randint(0, self.until)])
         self.supervisor = SimSupervisor(world, self.truth, self.config, self.until)
         self.supervisor.bodies_communicate = world.chance(0.5)
+        if world.chance(0.3):
+            self.supervisor.leaves_at = self.truth.leaves_at = shape.randint(1, self.until - 2)
         faults = Faults(self.supervisor)
         for index in range(nnodes + self.config.spares):
             world.at(world.between(0, 0.5), faults.boot, index)
@@ -74,10 +76,12 @@ class Run:
             truth.check(state.phase is Phase.END, f"{state.phase}")
             last = {truth.steps[content] for groups in truth.generations.values() for content in groups.resumed.values()}
             finished = {truth.steps.get(truth.committed), max(last)}  # or it was resumed from, sealed in every vault
+            left = supervisor.leaves_at != NO_STEP
             truth.check(
-                self.until in finished or truth.ended_unprotected, "done, but the last step was never committed, nor refused"
+                left or self.until in finished or truth.ended_unprotected,
+                "done, but the last step was never committed, nor refused",
             )
-            without = truth.without_body(self.until)
+            without = truth.without_body(supervisor.leaves_at + 1 if left else self.until)
             truth.check(not without, f"the loop body never ran for (rank, step) {without}")
         else:
             nothing_left = (truth.excused or truth.unfit) and state.protection.checkpoint_step == NO_STEP

@@ -10,7 +10,7 @@ from sim.truth import Truth
 from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import AgentMessage, Assign, Heartbeat, Hello, Order, Reform, StartRanks, Stop, Stopped
+from deadpool.proto.messages import NO_STEP, AgentMessage, Assign, Heartbeat, Hello, Order, Reform, StartRanks, Stop, Stopped
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.failures.hang import StepWatch
 from deadpool.supervisor.failures.hang_inquiry import stepping_generation
@@ -55,6 +55,7 @@ class SimSupervisor:
         self._raised: set[int] = set()  # ranks of this generation that have told of an error
         self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
         self.bodies_communicate = False  # the script's ranks do in their loop bodies
+        self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
         self.is_down = False
         self.term = 0
         self._generation = 0  # of the newest whole line

@@ -25,6 +25,7 @@ class Groups:
     )  # step -> rank -> content that it has sealed and acknowledged
     yields: dict[int, bool] = field(default_factory=dict)  # step -> whether its ranks yield it
     in_body: dict[int, set[int]] = field(default_factory=dict)  # step -> the ranks that have entered its loop body
+    after_loop: set[int] = field(default_factory=set)  # the ranks that communicate there
     playing: dict[int, int] = field(default_factory=dict)  # rank -> pid of the process that went live
     resumed: dict[int, int] = field(default_factory=dict)  # rank -> content of the state it resumed from
     steps: dict[int, int] = field(default_factory=dict)  # rank -> its newest state
@@ -56,6 +57,7 @@ class Truth:
         self.lost_bodies: set[tuple[int, int]] = set()  # rank and step: the node was lost within it
         self.ended_in_body: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, step, until its end is reported
         self.apart_from: int | None = None  # the step from which on ranks hold, by right, other bytes of what they held alike
+        self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
         self.log: list[str] = []
 
     def groups(self, generation: int) -> Groups:
@@ -167,6 +169,7 @@ class Truth:
         kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start afresh gives S_0 as well
         again = (step == 0 or self.descends(self.committed, content)) and bool(self._without_body(step))  # its loop body must run
         unfit = any(step >= self._commit_step() for step in self.unfit)  # it, or what was taken for committed in its place
+        again |= step == self.leaves_at  # the script has left the loop in its body, and leaves it again
         excused = again or self.excused or unfit
         self.check(kept or excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost")
         if not kept:
@@ -193,6 +196,12 @@ class Truth:
         entered = self.groups(generation).in_body.setdefault(step, set())
         entered.add(rank)
         return len(entered) == self.world_size(generation)
+
+    def all_after_loop(self, generation: int, rank: int) -> bool:
+        """The rank communicates after it has left the loop; returns whether all have come to that."""
+        groups = self.groups(generation)
+        groups.after_loop.add(rank)
+        return len(groups.after_loop) == self.world_size(generation)
 
     def had(self, rank: int, step: int) -> None:
         self.bodies.setdefault(rank, set()).add(step)
