@@ -125,7 +125,7 @@ class NodeRuntime:
             self._fail(error)
 
     def stop(self, reason: str, grace_s: float, exit_code: int) -> None:
-        """Ends the node; the second time at once. The reason is said, if there is one."""
+        """Ends the node; the second time immediately. The reason is said, if there is one."""
         if reason:
             _log.info("stopping: %s", reason)
         self._exit_code = exit_code

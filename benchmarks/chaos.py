@@ -64,7 +64,7 @@ REPAIRS = {
     "kill-node": "boot-node", "kill-agent": "boot-node", "freeze-node": "thaw-node", "partition-node": "heal-node",
     "fill-shm": "free-shm", "thaw-rank": "thaw-rank",
 }  # fmt: skip
-NOT_NOTICED = ("fill-shm", "thaw-rank")  # mended at once, the others once the job has gone on without the node
+NOT_NOTICED = ("fill-shm", "thaw-rank")  # mended immediately, the others once the job has gone on without the node
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,9 +3,9 @@
     python benchmarks/node_loss.py --runs 5 > node_loss.json
 
 All train benchmarks/plain_training.py, which never calls deadpool.join() and saves a checkpoint every 10 steps, on two nodes of
-two ranks. Five steps after a checkpoint one node is killed, agent and ranks at once, never the one that hosts torchrun's store.
-The figure is the time from the kill until every rank of the job has completed a step that was new. Systems take turns. Progress
-goes to stderr, JSON to stdout.
+two ranks. Five steps after a checkpoint one node is killed, agent and ranks at the same time, never the one that hosts torchrun's
+store. The figure is the time from the kill until every rank of the job has completed a step that was new. Systems take turns.
+Progress goes to stderr, JSON to stdout.
 
 deadpool-spare           --nnodes 2 --spares 1: the spare takes the dead node's ranks
 torchrun-spare           --nnodes 2 and a third agent, started early, which waits in the rendezvous: its best case. Its keep-alive

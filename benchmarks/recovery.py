@@ -7,7 +7,7 @@ Every system trains examples/train_gpt.py with the same sizes on four CPU ranks,
 is injected. The figure is the time from the kill until every rank has completed a step that was new. Systems take turns within
 one run of the benchmark, so that what else the machine does hits all of them. Progress goes to stderr, JSON to stdout.
 
-deadpool-kill-node   two nodes of two ranks and a spare; one node is killed, agent and ranks at once
+deadpool-kill-node   two nodes of two ranks and a spare; one node is killed, agent and ranks at the same time
 deadpool-kill-rank   the same; one rank's process is killed
 torchrun             its best case: one agent for all ranks, a store of its own per attempt, a checkpoint on disk every 10 steps;
                      one worker is killed. (A node lost under torchrun takes about twice as long.)

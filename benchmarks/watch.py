@@ -30,7 +30,7 @@ class LossWatch:
         self._rest = b""
 
     def look(self) -> list[Seen]:
-        """Reads what is new and returns it. A log that was emptied (a run that began afresh) is read from its start."""
+        """Reads what is new and returns it. A log that was emptied (a run that began from scratch) is read from its start."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:

@@ -28,7 +28,7 @@ class OnExhausted(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """One failure to inject: `--inject KIND:TARGET@STEP`. step NO_STEP: at once."""
+    """One failure to inject: `--inject KIND:TARGET@STEP`. step NO_STEP: immediately."""
 
     injection_id: int
     kind: str
@@ -74,7 +74,7 @@ class JobConfig:
     nproc_per_node: int
     min_nnodes: int = 0  # scripts without hooks go on with so few when no spare is left; 0: never with fewer than nnodes
     spares: int = 0
-    replicas: int = 1  # copies of each unique shard on other nodes; each survives one more node lost at once
+    replicas: int = 1  # copies of each unique shard on other nodes; each survives one more node lost at the same time
     command: tuple[str, ...]  # script (or module, program) and its arguments
     entry: Entry = Entry.SCRIPT
     python: str  # interpreter for the ranks

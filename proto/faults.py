@@ -67,7 +67,7 @@ FAULTS = {
     "raise-rank": _rank(Hand.TRAINER, "an exception in the rank's step", ends=True),
     "oom-rank": _rank(Hand.TRAINER, "the rank allocates beyond a memory limit: MemoryError in its step", ends=True),
     "hang-rank": _rank(Hand.TRAINER, "the rank never leaves its step: it calls no collective any more", ends=True),
-    "lose-network-briefly": _rank(Hand.TRAINER, "the rank's connections to its groups break; new ones can be made at once"),
+    "lose-network-briefly": _rank(Hand.TRAINER, "the rank's connections to its groups break; new ones can be made immediately"),
 }
 
 

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--metrics-port", type=int, help="port for Prometheus metrics (default: none)")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one dies")
     parser.add_argument(
-        "--dies-with-parent", action="store_true", help="the same, at once and without a word: as its machine would"
+        "--dies-with-parent", action="store_true", help="the same, immediately and without a word: as its machine would"
     )
     parser.add_argument("--term", type=int, help="the term that was claimed for this process (default: it claims the next one)")
     arguments = parser.parse_args()

@@ -83,7 +83,7 @@ class SupervisorService(agent_pb2_grpc.SupervisorServicer):
             self._runtime.stream_closed(stream, "its stream was closed")
 
     async def _read(self, stream: Stream, messages: AsyncIterator[agent_pb2.AgentMessage]) -> None:
-        """Ends with the agent's side of the stream, however that ends; the loss is reported at once."""
+        """Ends with the agent's side of the stream, however that ends; the loss is reported immediately."""
         reason = "its stream was closed"
         try:
             async for wire in messages:

@@ -63,7 +63,7 @@ class Recover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """End this process at once: it is out of the loop, where a broken generation would give its script wrong results."""
+    """End this process immediately: it is out of the loop, where a broken generation would give its script wrong results."""
 
 
 Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | RankFinished

@@ -1,7 +1,7 @@
 """This process as a member of the job: its line to the agent, its role, its part in the protocol, its groups.
 
-Orders come on the link's thread and are answered at once; what the training loop itself must do (quiesce, carry out a plan) it
-finds by asking here. One lock guards the member's state; breaking the groups happens outside it.
+Orders come on the link's thread and are answered immediately; what the training loop itself must do (quiesce, carry out a plan)
+it finds by asking here. One lock guards the member's state; breaking the groups happens outside it.
 """
 
 import logging

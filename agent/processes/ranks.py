@@ -1,6 +1,6 @@
 """The processes of a node: started through the warm process, watched by pidfd, killed with their whole session.
 
-Every process leads a session. When one fails, what it leaves in its session is killed at once (DataLoader workers hold its
+Every process leads a session. When one fails, what it leaves in its session is killed immediately (DataLoader workers hold its
 sockets open, and its peers would see no end); what had left the session is an orphan of the agent's, known by DEADPOOL_PROCESS.
 """
 
@@ -21,7 +21,7 @@ from deadpool.agent.processes.warm import WarmProcess
 from deadpool.host.text import printable
 from deadpool.proto.warm_wire import ForkKind
 
-_DRAIN_S = 0.1  # a dead process's pipes are at their end at once, unless a child of its holds them open
+_DRAIN_S = 0.1  # a dead process's pipes are at their end immediately, unless a child of its holds them open
 _KILL_S = 10.0  # a process that SIGKILL does not end by then hangs in the kernel: the agent goes on without it
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 

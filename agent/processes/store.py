@@ -1,7 +1,7 @@
 """The node's store process, seen from the agent: made at the first OpenStore, then kept warm for the next ones.
 
-The agent itself listens, so that the port is known at once: whoever connects waits in the backlog until the process, which may
-have to import torch first, has taken the listener over.
+The agent itself listens, so that the port is known immediately: whoever connects waits in the backlog until the process, which
+may have to import torch first, has taken the listener over.
 """
 
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class StoreProcess:
-    """`on_opened(generation, port, error)` answers every `open()` at once."""
+    """`on_opened(generation, port, error)` answers every `open()` immediately."""
 
     def __init__(self, warm: WarmProcess, logs: Logs, host: str, on_opened: Callable[[int, int, str], None]) -> None:
         self._host, self._on_opened = host, on_opened

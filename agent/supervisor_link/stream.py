@@ -105,7 +105,7 @@ class SupervisorLink:
             await self._pause(random.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(failures, 4))))
 
     async def _pause(self, pause_s: float) -> None:
-        """Until the next try: at once when somebody else listens."""
+        """Until the next try: immediately when somebody else listens."""
         before, deadline_s = self._discovery.trace(), time.monotonic() + pause_s
         while time.monotonic() < deadline_s and self._discovery.trace() == before:
             if self._failover is not None:

@@ -69,7 +69,7 @@ class Vault:
             reserve(path, snapshot_bytes)
 
     def drop_snapshots(self) -> None:
-        """The ranks start afresh: their snapshots and call records are of a life that is over."""
+        """The ranks start from scratch: their snapshots and call records are of a life that is over."""
         for path in [*self.folder.glob(f"{SlotKind.SNAPSHOT}-*"), *self.folder.glob("record-*")]:
             path.unlink(missing_ok=True)
 

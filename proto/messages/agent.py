@@ -122,7 +122,7 @@ class Stopped:
 class RankExited:
     """A rank's process ended. `exit_code` as a shell would show it: 0..255, 128+signal when a signal ended it.
 
-    `generation`: the newest one that this process had been told of (StartRanks, Assign, Quiesce), not a later one of the node.
+    `generation`: the newest one that this process had heard of (StartRanks, Assign, Quiesce), not a later one of the node.
     `signal`: its number, 0 when none. `error`: the traceback of an uncaught exception, "" when there was none.
     `log_tail`: the last lines of its log. `step`, `commit_step`: from its call record, which outlives it: the step that was in
     progress and the newest commit that it knew of. `yielded`: as in RankPrepared, from there too. `script_ended`: the script had
@@ -179,7 +179,7 @@ class CallReport:
 class CheckpointWritten:
     """A persistent checkpoint of S_step is complete at `path`; or, with an error, this node's part of it could not be written.
 
-    `seconds`: that it took; 0 for one that was there when the node came, from which the job would start afresh.
+    `seconds`: that it took; 0 for one that was there when the node came, from which the job would start from scratch.
     """
 
     step: int
@@ -229,7 +229,7 @@ class OpenStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRanks:
-    """Start this node's ranks afresh (any that still run are killed first). `restart_count`: for TORCHELASTIC_RESTART_COUNT."""
+    """Start this node's ranks from scratch (any that still run are killed first). `restart_count`: TORCHELASTIC_RESTART_COUNT."""
 
     generation: int
     world_size: int

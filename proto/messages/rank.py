@@ -55,7 +55,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Who the process is from now on: answer to Register, at once or (stand-in) when a rank needs a process.
+    """Who the process is from now on: answer to Register, immediately or (stand-in) when a rank needs a process.
 
     `environment`: torchrun's variables. `muted`: construct with muted groups and rehearse (a joiner). For the first start
     store_host/port name the generation's store; a joiner gets them with Reform.

@@ -28,7 +28,7 @@ def step_of(checkpoint: Path) -> int:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_stopped_started_again_and_beyond_memory(launcher: Launcher, reference: Training, tmp_path: Path) -> None:
-    """The second job loses both nodes at once, or one after the other: what it then has is its memory, or the checkpoint."""
+    """The second job loses both nodes at the same time, or one after the other: what it has then is memory, or the checkpoint."""
     folder = tmp_path / "checkpoints"
     options = ("--checkpoint-dir", str(folder))
     stopped = start(launcher, "zero", *options, *SLOWLY)

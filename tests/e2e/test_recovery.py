@@ -9,7 +9,7 @@ from training import Training, finished, start
 pytestmark = pytest.mark.e2e
 
 KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
-IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:1@1")  # of the first, nothing is done: all start afresh
+IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:1@1")  # the first one: all start from scratch
 
 
 @pytest.mark.parametrize(

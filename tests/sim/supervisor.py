@@ -52,7 +52,7 @@ class SimSupervisor:
         self._unwritten = 0  # heartbeats at the end of `past` that the journal does not hold
         self._falls_within = False  # the next event is the last one: its orders do not go out, or late
         self._orders: dict[tuple[object, int, int], Order] = {}
-        self._raised: set[int] = set()  # ranks of this generation that have told of an error
+        self._raised: set[int] = set()  # ranks of this generation that have reported an error
         self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
         self.bodies_communicate = False  # the script's ranks do in their loop bodies
         self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
@@ -138,7 +138,7 @@ class SimSupervisor:
         return self.world.now_s + self._ahead_s
 
     def kill(self) -> None:
-        """Its process, or its machine: at once, or between the journal's line and the orders."""
+        """Its process, or its machine: immediately, or between the journal's line and the orders."""
         if self.is_down or self.job.state.ending.over:
             return
         if self.world.chance(0.5):
@@ -346,7 +346,7 @@ class SimSupervisor:
             case "failure" if "nobody died" in fields["cause"]:
                 raised = [each for each in self.processes() if each.raised and each.speaks_for(note.generation)]
                 told = [each.pid for each in raised if each.member is not None and each.member.rank in self._raised]
-                self.truth.check(not told, f"a broken_collective is acted on, although pid {told} have told of errors")
+                self.truth.check(not told, f"a broken_collective is acted on, although pid {told} have reported errors")
             case "rank_exited":
                 self.truth.exited(fields["rank"], fields["node"], fields["pid"])
             case _:

@@ -12,7 +12,7 @@ class Groups:
 
     generation: int
     store_at: int = 0  # port of the agent that serves the store
-    planned: bool = False  # it goes on from a state, it does not start afresh
+    planned: bool = False  # it goes on from a state, it does not start from scratch
     start: int | None = None  # content of the checkpoint that its ranks agreed on at a start
     shown: dict[int, dict[int, int]] = field(default_factory=dict)  # step -> rank -> content, for verification
     said: dict[int, dict[int, Any]] = field(default_factory=dict)  # step -> rank -> what it has sealed and acknowledged
@@ -52,7 +52,7 @@ class Truth:
         self.compares = False  # whether ranks compare what they hold
         self.unfit: set[int] = set()  # steps of which a rank cannot be restored for that
         self.ended_unprotected = False  # the last step could not be committed
-        self.named = False  # the ranks have told of the flipped bit that they hold
+        self.named = False  # the ranks have reported the flipped bit that they hold
         self.bodies: dict[int, set[int]] = {}  # rank -> the steps whose loop body it has been through
         self.lost_bodies: set[tuple[int, int]] = set()  # rank and step: the node was lost within it
         self.ended_in_body: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, step, until its end is reported
@@ -166,7 +166,7 @@ class Truth:
             groups.wrong_from = step
         if generation < max(self.generations):
             return  # on a node that was cut off and does not know yet; nobody is with it
-        kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start afresh gives S_0 as well
+        kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start from scratch gives S_0 as well
         again = (step == 0 or self.descends(self.committed, content)) and bool(self._without_body(step))  # its loop body must run
         unfit = any(step >= self._commit_step() for step in self.unfit)  # it, or what was taken for committed in its place
         again |= step == self.leaves_at  # the script has left the loop in its body, and leaves it again
@@ -238,7 +238,7 @@ class Truth:
     def recovered(self, generation: int, until: int) -> None:
         """The supervisor says that every rank has made a step in this generation, or had none left to make."""
         groups = self.groups(generation)
-        self.check(groups.planned, f"generation {generation} is called recovered, and has started afresh")
+        self.check(groups.planned, f"generation {generation} is called recovered, and has started from scratch")
         for rank in range(self.world_size(generation)):
             resumed = groups.resumed.get(rank)
             moved = resumed is not None and (groups.steps[rank] > self.steps[resumed] or groups.steps[rank] >= until)

@@ -73,7 +73,7 @@ class Machines:
         return self.started[-1]
 
     def kill(self, name: str) -> None:
-        """Ends all that runs on that machine, at once; what it had in memory, all machines' here, goes with it."""
+        """Ends all that runs on that machine, immediately; what it had in memory, all machines' here, goes with it."""
         tag = f"XDG_RUNTIME_DIR={self._runtime / name}"
         for pid in tagged_pids(tag):
             with contextlib.suppress(ProcessLookupError):

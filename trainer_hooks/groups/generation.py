@@ -94,7 +94,7 @@ class Generation:
         self._free_when(lambda: all(work.calls is not calls for work in self._unended()), [inner])
 
     def watch(self, work: PendingWork) -> None:
-        """Keeps `work` until its inner work has ended; settles it at once when the generation broke meanwhile."""
+        """Keeps `work` until its inner work has ended; settles it immediately when the generation broke meanwhile."""
         self.pending[id(work)] = work
         if len(self.pending) > self._sweep_at:
             self._unended()

@@ -38,7 +38,7 @@ class Communicator:
 
 
 def connect(group: dist.ProcessGroup, store: Store, name: str, global_ranks: list[int], timeout_s: float) -> Communicator:
-    """Registers NCCL in `group` for CUDA tensors, as its default, and connects at once: a failure shows here, not in a step."""
+    """Registers NCCL in `group` for CUDA tensors, as its default, and connects immediately: a failure shows here."""
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch's own watchdog would end the process on a peer's death
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_s)

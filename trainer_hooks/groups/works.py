@@ -4,7 +4,7 @@ Inner works differ in how they can be waited for, hence three classes:
 * SlicedWork: the wait can be cut into slices without harm (Gloo's collectives, which also have a future).
 * ThreadWork: a wait that times out would destroy the operation (Gloo's send and recv: it closes the pair) or knows no timeout
   (reduce_scatter). A thread waits for it in full, and the caller waits for an event.
-* StreamWork: CUDA; wait() only orders streams and returns at once.
+* StreamWork: CUDA; wait() only orders streams and returns immediately.
 """
 
 import threading
@@ -309,7 +309,7 @@ class StreamWork(GroupWork):
             self._inner_done(error)
 
     def _follow(self, inner: dist.Work) -> None:
-        inner.get_future().add_done_callback(lambda _: self._resolve())  # at once, on streams that the device orders
+        inner.get_future().add_done_callback(lambda _: self._resolve())  # immediately, on streams that the device orders
 
 
 def call_in_daemon(generation: Generation, operation: str, call: Callable[[], object]) -> None:

@@ -62,7 +62,7 @@ class Verifier:
     def __init__(self, store: Store, *, rank: int, world_size: int, cancelled: threading.Event) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
         self._cancelled = cancelled
-        self._told_step = NO_STEP  # the newest state that this rank has told of
+        self._told_step = NO_STEP  # the newest state that this rank has reported
 
     def verdict(self, step: int, sums: Mapping[str, int], peers: Peers, *, again: bool = False) -> Verdict | None:
         """Returns what is wrong with S_step, once all ranks have told what they hold.

@@ -2,7 +2,7 @@
 
     python -P -m deadpool.trainer_hooks.warm.process --control FD --parent PID
 
-It has one thread, opens nothing and runs none of the user's code before a fork. A forked rank is an orphan at once (its
+It has one thread, opens nothing and runs none of the user's code before a fork. A forked rank is an orphan immediately (its
 direct parent ends), so the agent, a subreaper, becomes its parent and sees its exit; if the agent dies, so does the rank.
 
 A node has one. Where one machine plays several nodes, the launcher has one too, and forks the agents from it, each with a copy
@@ -165,7 +165,7 @@ def _fork_orphan(parent: int) -> int:
             os._exit(0)
         os.close(read_fd)
         os.close(write_fd)
-        while os.getppid() == between:  # it exits at once
+        while os.getppid() == between:  # it exits immediately
             os.sched_yield()
         _die_with(parent, signal.SIGKILL)
         return 0
@@ -223,7 +223,7 @@ def _default_signals() -> None:
 
 
 def _open_streams() -> None:
-    """Opens them as `python -u` does, torchrun's way: half a line shows at once, and what was written outlives a SIGKILL."""
+    """Opens them as `python -u` does, torchrun's way: half a line shows immediately, and what was written outlives a SIGKILL."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)  # None where the launcher had no such stream
         encoding, errors = (before.encoding, before.errors) if before is not None else ("utf-8", "backslashreplace")

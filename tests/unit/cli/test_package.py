@@ -1,4 +1,4 @@
-"""What is installed: the version, the files beside the modules, Slurm's scripts, and commands that start at once."""
+"""What is installed: the version, the files beside the modules, Slurm's scripts, and commands that start immediately."""
 
 import subprocess
 import sys

@@ -71,7 +71,7 @@ def test_a_wait_ends_when_the_job_has_ended(tmp_path: Path) -> None:
 
 
 def test_what_was_injected_is_told_from_what_followed() -> None:
-    """Two failures at once are one recovery; what needs none is not measured."""
+    """Two failures at the same time are one recovery; what needs none is not measured."""
     from benchmarks import chaos
 
     at_s = datetime(2026, 1, 1).timestamp()

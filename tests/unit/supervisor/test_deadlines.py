@@ -146,7 +146,7 @@ def test_a_recovery_does_not_wait_for_a_survivor_that_is_stopped() -> None:
 
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_nor_does_it_in_a_later_stage(done: int) -> None:
-    """The next generation begins, in which it is killed at once."""
+    """The next generation begins, in which it is killed immediately."""
     scene = Scene()
     scene.start(commit_step=4)
     scene.killed(3)

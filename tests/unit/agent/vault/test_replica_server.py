@@ -31,7 +31,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 def refused(connection: socket.socket, replica: Replica, keep_step: int, sender_generation: int) -> bool:
-    """Returns whether the Put was refused; the server closes at once, so the sender may see just that."""
+    """Returns whether the Put was refused; the server closes immediately, so the sender may see just that."""
     try:
         return "has begun" in send(connection, replica, keep_step, sender_generation).error
     except (ConnectionError, ProtocolError):

@@ -1,4 +1,4 @@
-"""Readings decide: over a spare at once, over a member when it fails."""
+"""Readings decide: over a spare immediately, over a member when it fails."""
 
 from supervising import Scene
 
