@@ -8,6 +8,7 @@ They belong to the training state and travel in a snapshot's metadata.
 
 import base64
 import json
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ TOTAL_BYTES_MAX = 64 << 10
 KEPT_MAX = 64  # from one source, in one group: a rehearsal is a few steps
 _RECEIVES = ("recv", "recv_anysource")
 _FROM_ROOT = ("broadcast", "scatter")
+_LAYS_OUT_BUCKETS = ("_pre_forward", "ddp_forward_begins")  # of DDP, which may do so elsewhere in a rehearsal (ddp_reducers.py)
 _SAYS_NOTHING = frozenset(("send", "barrier", "monitored_barrier"))
 
 Message = list[bytes]  # the content of each tensor that was filled
@@ -36,6 +38,8 @@ def small_message(operation: str, rank: int, args: tuple[Any, ...]) -> tuple[str
     while isinstance(first, (list, tuple)):
         first = first[0] if first else None
     if not isinstance(first, torch.Tensor) or first.is_floating_point() or operation in _SAYS_NOTHING:
+        return None
+    if operation == "broadcast" and sys._getframe(2).f_code.co_name in _LAYS_OUT_BUCKETS:
         return None
     tensors = tensors_in(args[0])
     if sum(each.numel() * each.element_size() for each in tensors) > BYTES_MAX or any(each.is_complex() for each in tensors):
