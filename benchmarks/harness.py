@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import socket
 import statistics
 import tempfile
 import time
@@ -17,11 +16,13 @@ from benchmarks.systems import RANKS, RANKS_PER_NODE, VICTIM_NODE, VICTIM_RANK, 
 from benchmarks.watch import LossWatch, losses, measure_outage, step_times
 from deadpool.cli import client
 from deadpool.host.errors import DeadpoolError
+from deadpool.host.ports import free_port, why_taken
 from deadpool.proto.messages.status import JobStatus
 
 OURS = {"deadpool-kill-node": ("kill-node", VICTIM_NODE), "deadpool-kill-rank": ("kill-rank", VICTIM_RANK)}
 STEADY_STEPS = 20  # before the injection: the median of their times is the step time
 STATUS_EVERY_S = 0.3
+_HERE, _PORTS = "127.0.0.1", 1 << 16
 LEAD_STEPS = 5  # an injection is armed at least this long before it happens
 
 Result = dict[str, Any]
@@ -198,18 +199,8 @@ def end(launched: list[Launched]) -> None:
 
 
 def free_ports(count: int) -> int:
-    """Returns a port that is free now, as are the next ones."""
+    """Returns a port that is free now, as are the next ones: `count` in all."""
     while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-        others = [socket.socket() for _ in range(count)]
-        try:
-            for offset, other in enumerate(others):
-                other.bind(("127.0.0.1", port + offset))
+        port = free_port(_HERE)
+        if port + count <= _PORTS and not any(why_taken(_HERE, port + offset) for offset in range(count)):
             return port
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for other in others:
-                other.close()
