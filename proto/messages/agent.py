@@ -257,7 +257,9 @@ class Assign:
     generation: int
     world_size: int
     placements: tuple[Placement, ...]
-    hint_step: int  # a plausible step number for the rehearsal
+    hint_step: (
+        int  # to rehearse: a step that all ranks have been through, so that it holds nothing which the predecessor never met
+    )
     master_node_count: int
     restart_count: int
     store_host: str = ""  # the newest store that the job has had, for MASTER_ADDR; the generation's own comes with Reform

@@ -60,7 +60,7 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
         generation=state.generation,
         world_size=len(state.roster.ranks),
         placements=tuple(placement for placement in placements if placement.rank in numbers),
-        hint_step=max(0, state.progress.commit_step, *(rank.step for rank in state.roster.ranks)),
+        hint_step=max(0, state.progress.commit_step - 1),
         master_node_count=len(state.roster.seats),
         restart_count=state.recovery.restarts,
         store_host=store.host if store is not None else "",

@@ -17,6 +17,7 @@ def test_killed_rank_comes_back_on_its_node_from_its_own_vault() -> None:
     ((node, assign),) = scene.took(messages.Assign)
     assert (assign.store_host, assign.store_port) == ("h", 7)  # until Reform says better
     assert (node, [placement.rank for placement in assign.placements]) == (1, [3])
+    assert assign.hint_step == 3  # the newest step that all have been through: S_4 is committed
 
     scene.now_s += 0.4
     plan = scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
