@@ -16,6 +16,7 @@ from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.proto.call_record import RECORD_BYTES
 from deadpool.proto.messages import RankSet, Slot, SlotKind
 from deadpool.proto.vault.layout import HEADER_BYTES, SNAPSHOT_NAMES, Header, Tables, reserve, slot_path
+from deadpool.proto.vault.together import HeldTogether
 
 _PREFIX = "deadpool-"
 _LOCK = "lock"
@@ -28,6 +29,7 @@ class Vault:
         self.folder = folder
         self._lock_fd = lock_fd
         self._peer_sets: dict[Path, tuple[Header, tuple[RankSet, ...]]] = {}
+        self._together: dict[int, HeldTogether] = {}  # by rank: a replica's items are mostly laid out as they were before
 
     @classmethod
     def create(cls, root: Path, job_id: str, node_id: str) -> "Vault":
@@ -88,11 +90,16 @@ class Vault:
             known, peer_sets = self._peer_sets.get(path, (None, ()))
             if known != header:
                 tables = Tables.from_bytes(header, os.pread(fd, header.tables_bytes, HEADER_BYTES))
-                peer_sets = tuple(RankSet(ranks=ranks) for ranks in tables.layout.peer_sets)
+                together = self._together.setdefault(header.rank, HeldTogether(header.rank)).of(tables)
+                peer_sets = tuple(_set_of(header.rank, ranks, digest) for ranks, digest in together.items())
                 self._peer_sets[path] = (header, peer_sets)
             if Header.from_page(os.pread(fd, HEADER_BYTES, 0)) == header:  # nobody has begun to write it meanwhile
                 return Slot(kind=kind, rank=header.rank, generation=header.generation, step=header.step, peer_sets=peer_sets)
         return None
+
+
+def _set_of(rank: int, ranks: tuple[int, ...], digest: int) -> RankSet:
+    return RankSet(ranks=tuple(other for other in ranks if other != rank), digest=digest >> 1)  # a signed number on the wire
 
 
 def remove_leftovers(root: Path) -> None:

@@ -53,10 +53,12 @@ class Slot(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., peer_sets: _Optional[_Iterable[_Union[RankSet, _Mapping]]] = ...) -> None: ...
 
 class RankSet(_message.Message):
-    __slots__ = ("ranks",)
+    __slots__ = ("ranks", "digest")
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    digest: int
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Source(_message.Message):
     __slots__ = ("rank", "kind", "slot_generation", "endpoint", "peers")

@@ -57,7 +57,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSet:
+    """`digest`: of all the bytes that the slot's rank holds together with these others, 63 bits (vault/together.py)."""
+
     ranks: tuple[int, ...]
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

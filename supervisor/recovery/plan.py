@@ -36,16 +36,30 @@ def as_good_as_committed(
     """Returns the largest step up to resume_step of which every place has a sealed state that has one of the newest known commit.
 
     Places that have a later one count too. It may have been committed without anybody alive having learnt of it, and it is at
-    least as safe to keep. NO_STEP: there is none.
+    least as safe to keep. A state in which ranks have parted and some have not sealed that yet was not committed, and cannot be
+    restored once a node is lost: the one before is kept. NO_STEP: there is none.
     """
     places: dict[tuple[str, SlotKind, int], set[int]] = {}
+    copies: dict[int, list[Slot]] = {}
     for node_id, slots in vaults.items():
         for slot in slots:
             if slot.step >= commit_step and usable(slot.generation, slot.step, lineage):
                 places.setdefault((node_id, slot.kind, slot.rank), set()).add(slot.step)
+                copies.setdefault(slot.step, []).append(slot)
     if commit_step == NO_STEP or not places:
         return NO_STEP
-    return max((step for step in set.intersection(*places.values()) if step <= resume_step), default=NO_STEP)
+    everywhere = (step for step in set.intersection(*places.values()) if step <= resume_step)
+    return max((step for step in everywhere if _agree(copies[step])), default=NO_STEP)
+
+
+def _agree(copies: Iterable[Slot]) -> bool:
+    """Returns whether each copy of a state says the same of what a set of ranks holds together, and each rank of the set does."""
+    found: dict[tuple[int, ...], dict[int, set[int]]] = {}
+    for slot in copies:
+        for each in slot.peer_sets:
+            said = found.setdefault(tuple(sorted((slot.rank, *each.ranks))), {})
+            said.setdefault(slot.rank, set()).add(each.digest)
+    return all(said.keys() == set(ranks) and len(set.union(*said.values())) == 1 for ranks, said in found.items())
 
 
 def plan_recovery(

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_never
 
-from sim.protection import Slots
+from sim.protection import Sealed, Slots
 from sim.rank import SimRank
 from sim.world import Pipe, World
 
@@ -317,13 +317,18 @@ class SimNode:
         for (kind, rank), slots in self.vault.items():
             for slot in slots:
                 if slot is not None:
-                    sets = (RankSet(ranks=slot.peers),) if slot.peers else ()
+                    sets = (RankSet(ranks=slot.peers, digest=self._digest(rank, slot)),) if slot.peers else ()
                     yield Slot(kind=kind, rank=rank, generation=slot.state.generation, step=slot.state.step, peer_sets=sets)
 
     def peers_of(self, rank: int) -> tuple[int, ...]:
-        """Returns the ranks on other nodes: they all hold the same parameters."""
+        """Returns all other ranks, which hold the same parameters; () when they are all on this node."""
         mine = {process.member.rank for process in self.processes.values() if process.member is not None}
-        return tuple(other for other in range(self.truth.world_size(self.core.generation)) if other not in mine and other != rank)
+        others = tuple(other for other in range(self.truth.world_size(self.core.generation)) if other != rank)
+        return others if set(others) - mine else ()
+
+    def _digest(self, rank: int, sealed: Sealed) -> int:
+        """Returns what stands for the bytes that the rank holds together with others in that state."""
+        return hash((sealed.content, rank)) if self.truth.are_apart(sealed.state.step) else sealed.content
 
     def other(self, endpoint: Endpoint) -> "SimNode | None":
         return self.at(endpoint.port)

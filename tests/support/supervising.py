@@ -241,10 +241,10 @@ failures_on_node = {failures}
 """
 
 
-def snapshot(rank: int, step: int, generation: int = 1) -> Slot:
-    return Slot(kind=SlotKind.SNAPSHOT, rank=rank, generation=generation, step=step)
+def snapshot(rank: int, step: int, generation: int = 1, peers: Sequence[Sequence[int]] = (), digest: int = 0) -> Slot:
+    sets = tuple(messages.RankSet(ranks=tuple(each), digest=digest) for each in peers)
+    return Slot(kind=SlotKind.SNAPSHOT, rank=rank, generation=generation, step=step, peer_sets=sets)
 
 
-def replica(rank: int, step: int, generation: int = 1, peers: Sequence[Sequence[int]] = ()) -> Slot:
-    sets = tuple(messages.RankSet(ranks=tuple(each)) for each in peers)
-    return Slot(kind=SlotKind.REPLICA, rank=rank, generation=generation, step=step, peer_sets=sets)
+def replica(rank: int, step: int, generation: int = 1, peers: Sequence[Sequence[int]] = (), digest: int = 0) -> Slot:
+    return replace(snapshot(rank, step, generation, peers, digest), kind=SlotKind.REPLICA)

@@ -11,18 +11,17 @@ ranks have *parted*: all find out which items that are (peers.py), send them to 
 
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.vault.layout import checksum
+from deadpool.proto.vault.together import Together
 from deadpool.trainer_hooks.store_wait import wait_for
 from deadpool.trainer_hooks.torch_internals import Store
 
 _ASKED = 1 << 32  # added to the count by the rank that wants a checkpoint of the state
 _ROW = struct.Struct("<QQQ")  # a set's ranks (hashed), how many they are, what this one holds of it
-
-Together = Mapping[tuple[int, ...], int]  # ranks of a set, sorted, this one among them -> checksum of all that they hold alike
 
 
 class Outcome(Enum):

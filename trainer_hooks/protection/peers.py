@@ -9,10 +9,10 @@ on every rank, or training that is by right each rank's own) are found out in th
 import json
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from deadpool.proto.vault.layout import Layout, Tables, checksum
-from deadpool.trainer_hooks.protection.commit import Together, verdict_key
+from deadpool.proto.vault.layout import checksum
+from deadpool.trainer_hooks.protection.commit import verdict_key
 from deadpool.trainer_hooks.store_wait import wait_for
 from deadpool.trainer_hooks.torch_internals import Store
 
@@ -52,28 +52,3 @@ class Exchange:
 def _peers(held: Mapping[int, tuple[str, set[tuple[int, int]]]], node_id: str, pair: tuple[int, int]) -> tuple[int, ...]:
     same = [(rank, node) for rank, (node, table) in held.items() if pair in table]
     return tuple(sorted(rank for rank, _ in same)) if any(node != node_id for _, node in same) else ()
-
-
-class HeldTogether:
-    """Says of each state what a rank holds together with its peers, in 8 bytes for each set. For the protect thread alone."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._layout: Layout | None = None
-        self._sets: list[tuple[tuple[int, ...], list[int], bytes]] = []  # ranks, indices of its items, these items' names hashed
-
-    def of(self, tables: Tables) -> Together:
-        if self._layout is not tables.layout:
-            self._layout, self._sets = tables.layout, [*self._sets_of(tables.layout)]
-        sums = tables.checksums
-        return {
-            ranks: checksum(names + struct.pack(f"<{len(indices)}Q", *(sums[index] for index in indices)))
-            for ranks, indices, names in self._sets
-        }
-
-    def _sets_of(self, layout: Layout) -> Iterator[tuple[tuple[int, ...], list[int], bytes]]:
-        for number, peers in enumerate(layout.peer_sets):
-            items = sorted((item.key, index) for index, item in enumerate(layout.items) if item.peers == number)
-            names = b"".join(struct.pack("<Q", checksum(key.encode())) for key, _ in items)
-            if items:
-                yield tuple(sorted((self._rank, *peers))), [index for _, index in items], names

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.together import HeldTogether
 from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import Outcome
 from deadpool.trainer_hooks.protection.holders import Holders
-from deadpool.trainer_hooks.protection.peers import HeldTogether, Peers
+from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.ports import Network, ProtectionEvents
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OpenSlot

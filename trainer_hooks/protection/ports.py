@@ -8,8 +8,9 @@ from typing import NoReturn, Protocol
 
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import RankMessage, Role
+from deadpool.proto.vault.together import Together
 from deadpool.proto.vault.wire import Put
-from deadpool.trainer_hooks.protection.commit import Outcome, Together
+from deadpool.trainer_hooks.protection.commit import Outcome
 from deadpool.trainer_hooks.protection.peers import Peers
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.protocol import Member

@@ -10,12 +10,15 @@ from deadpool.host.disk import free_bytes
 from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import RankSet, Slot, SlotKind
 from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, slot_capacity, slot_path
+from deadpool.proto.vault.together import HeldTogether
+
+DATA = b"x" * 100
+LAYOUT = Layout.place([Item(key="w", offset=0, nbytes=100, dtype="uint8", shape=(100,), peers=0)], [(1,)])
 
 
-def seal(vault: Vault, name: str, step: int) -> Path:
+def seal(vault: Vault, name: str, step: int, data: bytes = DATA) -> Path:
     """Seals a snapshot of rank 0 with one replicated item, as its rank would."""
-    data = b"x" * 100
-    layout = Layout.place([Item(key="w", offset=0, nbytes=100, dtype="uint8", shape=(100,), peers=0)], [(1,)])
+    layout = LAYOUT
     tables, layout_bytes = Tables(layout=layout, meta=b"", checksums=(checksum(data),)).to_bytes()
     slot_bytes, data_offset = slot_capacity(layout.data_bytes, 1, 0)
     vault.reserve_snapshots(0, slot_bytes, 0)
@@ -38,8 +41,12 @@ def seal(vault: Vault, name: str, step: int) -> Path:
     return slot.path
 
 
-def snapshot(step: int) -> Slot:
-    return Slot(kind=SlotKind.SNAPSHOT, rank=0, generation=1, step=step, peer_sets=(RankSet(ranks=(1,)),))
+def snapshot(step: int, data: bytes = DATA) -> Slot:
+    """Returns what is reported of it; rank 1, which says the same of the same bytes, gives the digest."""
+    layout = Layout.place([Item(key="w", offset=0, nbytes=100, dtype="uint8", shape=(100,), peers=0)], [(0,)])
+    together = HeldTogether(1).of(Tables(layout=layout, meta=b"", checksums=(checksum(data),)))
+    sets = (RankSet(ranks=(1,), digest=together[0, 1] >> 1),)
+    return Slot(kind=SlotKind.SNAPSHOT, rank=0, generation=1, step=step, peer_sets=sets)
 
 
 def test_what_is_sealed_and_whole_is_reported(tmp_path: Path) -> None:
@@ -58,6 +65,9 @@ def test_what_is_sealed_and_whole_is_reported(tmp_path: Path) -> None:
     assert Vault(vault.folder, os.dup(0)).slots() == ()
     seal(vault, "a", step=6)
     assert snapshot(6) in vault.slots()
+    seal(vault, "a", step=6, data=b"y" * 100)  # what is reported says whether those who hold it together have parted
+    assert snapshot(6, b"y" * 100) in vault.slots()
+    assert snapshot(6) != snapshot(6, b"y" * 100)
     vault.drop_snapshots()
     assert vault.slots() == ()
     vault.remove()

@@ -13,7 +13,8 @@ from replicas import RANK, Receiver, Replica, ask, send, serving
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import NO_STEP, RankSet, Slot, SlotKind
 from deadpool.proto.secret import make_token
-from deadpool.proto.vault.layout import HEADER_BYTES, Header
+from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
+from deadpool.proto.vault.together import HeldTogether
 from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
@@ -48,9 +49,9 @@ def test_a_replica_is_put_reported_and_read_back(receiver: Receiver) -> None:
     connection = reserved(receiver)
     replica = Replica(step=5)
     assert send(connection, replica) == Reply()
-    assert receiver.vault.slots() == (
-        Slot(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, peer_sets=(RankSet(ranks=(1, 2)),)),
-    )
+    together = HeldTogether(RANK).of(Tables.from_bytes(replica.header, replica.tables))
+    sets = (RankSet(ranks=(1, 2), digest=together[1, 2, RANK] >> 1),)
+    assert receiver.vault.slots() == (Slot(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, peer_sets=sets),)
     _, head = ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5))
     assert Header.from_page(head[:HEADER_BYTES]) == replica.header
     assert head[HEADER_BYTES:] == replica.tables

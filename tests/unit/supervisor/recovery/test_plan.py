@@ -1,7 +1,7 @@
 """plan_recovery against its rules, and against a search that tries everything."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
@@ -311,3 +311,26 @@ def test_a_state_that_lies_wherever_the_commit_lies_is_as_good_as_committed() ->
     assert as_good_as_committed(3, commit_step=NO_STEP, vaults=vaults, lineage=[]) == NO_STEP
     assert as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[Sent(generation=2, resume_step=2)]) == 2
     assert as_good_as_committed(3, commit_step=2, vaults={}, lineage=[]) == NO_STEP
+
+
+def test_a_state_in_which_ranks_have_parted_is_not_as_good_as_committed_until_all_of_its_copies_say_so() -> None:
+    """It cannot be restored once a node is lost, and has not been committed: the slots of the commit before it must stay."""
+    no, all_copies = (False,) * 4, (True,) * 4
+    assert _good_step(parted=no, digests=(7, 7)) == 3
+    for parted in itertools.product((False, True), repeat=4):
+        assert _good_step(parted=parted, digests=(7, 8)) == (3 if parted == all_copies else 2), parted
+
+
+def _good_step(*, parted: Sequence[bool], digests: tuple[int, int]) -> int:
+    """Returns what is kept of S_2, which is committed, and S_3, which lies wherever S_2 does."""
+    vaults: dict[str, list[Slot]] = {"A": [], "B": []}
+    for node, slot in [*_copies(2, (False,) * 4, (5, 5)), *_copies(3, parted, digests)]:
+        vaults[node].append(slot)
+    return as_good_as_committed(3, commit_step=2, vaults=vaults, lineage=[])
+
+
+def _copies(step: int, parted: Sequence[bool], digests: tuple[int, int]) -> Iterator[tuple[str, Slot]]:
+    """Gives (node, copy) of a state of rank 0 on A and rank 1 on B: `parted` copies no longer say that both hold the same."""
+    made = [("A", snapshot, 0), ("B", replica, 0), ("B", snapshot, 1), ("A", replica, 1)]
+    for (node, copy, rank), apart in zip(made, parted, strict=True):
+        yield node, copy(rank, step, peers=() if apart else [(1 - rank,)], digest=digests[rank])
