@@ -207,7 +207,14 @@ class ReplicaServer:
                 for target in (data, memoryview(tables), memoryview(page)):
                     receive_into(connection, target)
                 header = _verified(put, page, tables, data)
-            slot.seal(header, bytes(tables))
+            with self._lock:
+                self._check_sender(put)
+                slot.seal(header, bytes(tables))
+                for other, was in enumerate(
+                    held
+                ):  # what was said of that state before (ranks have parted since) must not be found
+                    if other != index and was == StateId(generation=put.generation, step=put.step):
+                        slots[other].unseal()
 
     def _send_slot(self, connection: socket.socket, request: GetHead | GetData) -> None:
         for path in self._paths(request.kind, request.rank):

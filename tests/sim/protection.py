@@ -171,7 +171,9 @@ class SimProtection:
             return
         if holder.core.generation > generation:
             return  # the fence of the holder's agent: its vault does not change any more behind its report
-        holder.slots(SlotKind.REPLICA, self._member().rank)[index] = sealed
+        slots = holder.slots(SlotKind.REPLICA, self._member().rank)
+        slots[:] = [None if each is not None and each.state == sealed.state else each for each in slots]
+        slots[index] = sealed
         if self._rank.alive:
             self._put(sealed, generation, holders[1:], keep_step)
 

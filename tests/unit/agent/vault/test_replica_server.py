@@ -76,6 +76,18 @@ def test_slots_take_turns_and_the_committed_one_stays(receiver: Receiver) -> Non
         assert receiver.steps() == held
 
 
+@pytest.mark.parametrize("keep_step", [NO_STEP, 5])
+def test_a_state_that_is_put_again_is_there_once_as_it_was_put_last(receiver: Receiver, keep_step: int) -> None:
+    """Ranks have parted since: what the first copy leaves out can no longer be had from peers."""
+    connection = reserved(receiver)
+    for meta in (b"meta", b"again", b"and again"):
+        replica = Replica(step=5, meta=meta)
+        assert send(connection, replica, keep_step) == Reply()
+        _, head = ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5))
+        assert head[HEADER_BYTES:] == replica.tables
+        assert len(receiver.vault.slots()) == 1
+
+
 @pytest.mark.parametrize("what", ["unique item", "tables", "header", "another step"])
 def test_a_corrupt_replica_is_not_sealed_and_the_other_stays(receiver: Receiver, what: str) -> None:
     connection = reserved(receiver)
