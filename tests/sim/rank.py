@@ -196,7 +196,10 @@ class SimRank:
     def _leave_loop(self, step: int) -> None:
         """The script has left the loop in the body of this step: what it does until its end belongs to that."""
         member = self._member()
-        self.act(member.left())
+        finished = member.left()
+        if not finished:
+            return  # a collective has failed: where the generation breaks, in a moment, it goes on with the script's end
+        self.act(finished)
         self.content = self.truth.next_content(self.content, member.running)
         self.protection.protect(step + 1)
         self._later(0.0, 1.0, self._after_loop, member.running)
