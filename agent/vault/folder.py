@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from deadpool.host.disk import free_bytes
+from deadpool.host.disk import free_bytes, remove_folder
 from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.proto.call_record import RECORD_BYTES
 from deadpool.proto.messages import RankSet, Slot, SlotKind
@@ -128,7 +128,8 @@ def _try_lock(path: Path) -> Iterator[bool]:
 
 def _remove(folder: Path) -> None:
     """Removes the folder, the lock last: until then no other agent can take it for its own."""
-    for path in folder.iterdir():
-        if path.name != _LOCK:
-            path.unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    with contextlib.suppress(FileNotFoundError):  # whoever cleans up after the dead agent may be quicker
+        for path in folder.iterdir():
+            if path.name != _LOCK:
+                path.unlink(missing_ok=True)
+    remove_folder(folder)

@@ -7,7 +7,6 @@ a node (wrapper.py).
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from deadpool.cli.nodes.live_nodes import LiveNodes
 from deadpool.cli.nodes.rendezvous import endpoint_of, node_name, own_host
 from deadpool.cli.nodes.wrapper import live
 from deadpool.cli.plan.plan import LaunchPlan, Rendezvous
+from deadpool.host.disk import remove_folder
 from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.host.ports import why_taken
 from deadpool.proto.config import JobConfig
@@ -110,9 +110,7 @@ class OwnNode:
         self._remove_vault()
 
     def _remove_vault(self) -> None:
-        folder = vault_folder(self._config.job_id, self._node_id)
-        if folder.exists():
-            shutil.rmtree(folder)
+        remove_folder(vault_folder(self._config.job_id, self._node_id))
 
 
 def own_node(

@@ -3,7 +3,6 @@
 What a dead agent leaves, falls to the launcher: its processes are killed, and its vault is removed.
 """
 
-import shutil
 import signal
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 from deadpool.cli.launcher.children import SUPERVISOR, Children, module_command, signal_hosted, vault_folder
 from deadpool.cli.nodes.netns import Networks, open_networks
 from deadpool.cli.nodes.warm_nodes import WarmNodes, open_warm_nodes
+from deadpool.host.disk import remove_folder
 from deadpool.proto.config import JobConfig
 
 
@@ -109,9 +109,7 @@ class StandaloneNodes:
 
     def _remove_vaults(self, node_ids: list[str]) -> None:
         for node_id in node_ids:
-            folder = vault_folder(self._config.job_id, node_id)
-            if folder.exists():
-                shutil.rmtree(folder)
+            remove_folder(vault_folder(self._config.job_id, node_id))
 
     def _start_node(self, node_id: str) -> None:
         own = ["--job-dir", str(self._folder), "--with-parent", "--node-id", node_id, "--hint", node_id.removeprefix("node")]

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from deadpool.cli.launcher.children import Children, module_command, vault_folde
 from deadpool.deploy.slurm.allocation import node_states, nodes_command, task_of
 from deadpool.host.addresses import interface_address, own_address, split_host_port
 from deadpool.host.console import tell
+from deadpool.host.disk import remove_folder
 from deadpool.host.errors import ConfigError
 from deadpool.host.lifetime import become_subreaper, signal_at_parents_death
 from deadpool.proto.shared_folder import read_shared, stand_where_the_launcher_does
@@ -85,9 +85,7 @@ def live(job_id: str, node_id: str, options: Sequence[str]) -> int:
         deadline_s = time.monotonic() + _KILL_S
         while children.kill_orphans() and time.monotonic() < deadline_s:
             wait(_POLL_S)
-    vault = vault_folder(job_id, node_id)
-    if vault.exists():
-        shutil.rmtree(vault)
+    remove_folder(vault_folder(job_id, node_id))
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
