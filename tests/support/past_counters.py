@@ -5,6 +5,7 @@ Like growing.py it leaves a line per rank and step, and one per rank at the end.
 
 import argparse
 import hashlib
+import time
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import deadpool
 
 PARTS_AT = 8
+STEP_S = 0.1  # what a step of a real training takes: an injected failure finds it under way
 
 
 class Training(nn.Module):
@@ -45,6 +47,7 @@ def main() -> None:
     guard = run.protect(model=model, optimizer=optimizer)
 
     def train_step(step: int) -> float:
+        time.sleep(STEP_S)
         for parameter in model.inner.parameters():
             parameter.data.clamp_(-0.5, 0.5)  # before optimizer.step, while the state is copied
         inputs = torch.randn(8, 16, generator=torch.Generator().manual_seed(1000 * step + run.rank))
