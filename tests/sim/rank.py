@@ -139,6 +139,7 @@ class SimRank:
         groups = self.truth.groups(generation)
         if groups.start is None:
             groups.start = self.truth.checkpoint
+            self.truth.starts_from(self.truth.steps.get(groups.start, NO_STEP))
         return groups.start or self.truth.first_content(generation)
 
     def _go_on(self, step: int) -> None:

@@ -156,6 +156,8 @@ class SimSupervisor:
             world.between(0, 3.0) if silent else 0.0
         )  # frozen in the middle of sending, it goes on with that when it wakes up
         for command in commands:  # some of the orders may get out, in order
+            if isinstance(command, Note):
+                self._noted(command)  # it is decided, whether or not anybody reads of it
             if isinstance(command, SendOrder):
                 self._ordered(command.order)
             if isinstance(command, SendOrder) and command.node_id in self._streams and world.chance(0.5):

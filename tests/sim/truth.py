@@ -58,6 +58,7 @@ class Truth:
         self.ended_in_body: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, step, until its end is reported
         self.apart_from: int | None = None  # the step from which on ranks hold, by right, other bytes of what they held alike
         self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
+        self.leaves_from = NO_STEP  # the newest commit from which it gets there (again)
         self.log: list[str] = []
 
     def groups(self, generation: int) -> Groups:
@@ -149,6 +150,7 @@ class Truth:
         self.check(not unseen, f"S_{step} is committed with a flipped bit, and nobody has said so")
         if not self.committed or self.steps[self.committed] < step:
             self.committed = content
+            self.leaves_from = step if step <= self.leaves_at else self.leaves_from
         self.losses = {node: at for node, at in self.losses.items() if at >= generation}
         return True
 
@@ -167,13 +169,15 @@ class Truth:
         if generation < max(self.generations):
             return  # on a node that was cut off and does not know yet; nobody is with it
         kept = self._commit_step() <= 0 or self.descends(content, self.committed)  # a start from scratch gives S_0 as well
-        again = (step == 0 or self.descends(self.committed, content)) and bool(self._without_body(step))  # its loop body must run
+        leaves_again = self.leaves_from <= step <= self.leaves_at < self._commit_step()  # the script had left the loop
+        back = leaves_again or bool(self._without_body(step))  # a loop body must run
+        again = back and (step == 0 or self.descends(self.committed, content))
         unfit = any(step >= self._commit_step() for step in self.unfit)  # it, or what was taken for committed in its place
-        again |= step == self.leaves_at  # the script has left the loop in its body, and leaves it again
         excused = again or self.excused or unfit
         self.check(kept or excused, f"generation {generation} resumes at {step}, the commit of {self._commit_step()} is lost")
         if not kept:
             self.committed = content if self.steps[content] else 0
+            self.leaves_from = min(self.leaves_from, step)
 
     def stepped(self, generation: int, rank: int, step: int) -> None:
         """Two slots and the fence bound how far ranks can get apart."""
@@ -208,6 +212,11 @@ class Truth:
 
     def body_lost(self, rank: int, step: int) -> None:
         self.lost_bodies.add((rank, step))
+
+    def starts_from(self, step: int) -> None:
+        """The ranks start from a checkpoint of S_step: what is before it is not done again, even if the script had left there."""
+        if step > self.leaves_at != NO_STEP:
+            self.lost_bodies |= {(rank, self.leaves_at) for rank in range(self.world_size(max(self.generations)))}
 
     def without_body(self, until: int) -> list[tuple[int, int]]:
         """Returns (rank, step) whose loop body never ran to its end, other than for a lost node, which cannot tell."""
