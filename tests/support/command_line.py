@@ -19,7 +19,7 @@ def _meet(given: Mapping[str, Any], interface: str | None) -> Rendezvous | None:
 
 ENVIRONMENT = LaunchEnvironment(
     variables={},
-    folder="/work",
+    folder="/home/me",
     python="/bin/python",
     suffix="abc123",
     find_program=lambda name: name if name.startswith("/") else f"/bin/{name}",

@@ -22,7 +22,7 @@ def test_defaults_are_those_of_jobconfig() -> None:
         nproc_per_node=1,
         command=("train.py",),
         python="/bin/python",
-        log_dir="/work/logs/train-abc123",
+        log_dir="/home/me/logs/train-abc123",
     )
     assert (found.way, found.remarks, found.for_supervisor) == (Standalone(), (), [])
     assert (found.port, found.interface, found.preflight, found.size) == (None, None, False, "1 node x 1 rank")
