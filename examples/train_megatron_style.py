@@ -36,7 +36,7 @@ HEAD_WIDTH = 16
 
 
 @dataclass(frozen=True)
-class Groups:
+class ParallelGroups:
     """This rank's groups, and its place in each. Every rank makes all groups, in the same order."""
 
     tensor: ProcessGroup
@@ -45,7 +45,7 @@ class Groups:
     embedding: ProcessGroup | None  # None on the stages between the first and the last
 
     @classmethod
-    def make(cls, world_size: int) -> "Groups":
+    def make(cls, world_size: int) -> "ParallelGroups":
         grid = torch.arange(world_size).view(PIPELINE, -1, TENSOR)  # [stage, copy, part]
         copies = range(grid.shape[1])
         in_tensor = _own(grid[s, d] for s, d in itertools.product(range(PIPELINE), copies))
@@ -134,10 +134,10 @@ class Layer(nn.Module):
         return summed
 
 
-class Stage(nn.Module):
+class StageLayers(nn.Module):
     """One stage's layers. The first and the last stage both hold the embedding: bytes come in by it, logits go out by it."""
 
-    def __init__(self, groups: Groups, layers: int, width: int) -> None:
+    def __init__(self, groups: ParallelGroups, layers: int, width: int) -> None:
         super().__init__()
         self.groups = groups
         torch.manual_seed(0)  # what several ranks hold must begin the same
@@ -159,7 +159,7 @@ class Stage(nn.Module):
 # ---------------------------------------------------------------- pipeline
 
 
-def gradients(stage: Stage, batches: list[tuple[Tensor, Tensor]], width: int) -> Tensor:
+def gradients(stage: StageLayers, batches: list[tuple[Tensor, Tensor]], width: int) -> Tensor:
     """Adds the mean gradient of these microbatches; returns their mean loss on the last stage, zero elsewhere."""
     groups, ranks = stage.groups, dist.get_process_group_ranks(stage.groups.pipeline)
     at = dist.get_rank(groups.pipeline)
@@ -195,7 +195,7 @@ def gradients(stage: Stage, batches: list[tuple[Tensor, Tensor]], width: int) ->
 class DistributedOptimizer(torch.optim.Optimizer):
     """AdamW on fp32 masters, of which each rank of the data group keeps a share; the weights are bf16, in one flat buffer."""
 
-    def __init__(self, stage: Stage, lr: float) -> None:
+    def __init__(self, stage: StageLayers, lr: float) -> None:
         self.stage, self.group = stage, stage.groups.data
         self.weights = list(stage.parameters())
         size, shares = sum(each.numel() for each in self.weights), dist.get_world_size(self.group)
@@ -255,8 +255,8 @@ def main() -> None:
     run = deadpool.join()
     if run.world_size % (TENSOR * PIPELINE):
         raise SystemExit(f"train_megatron_style.py: {run.world_size} ranks; it needs a multiple of {TENSOR * PIPELINE}")
-    groups = Groups.make(run.world_size)
-    stage = Stage(groups, args.layers, args.width).to(torch.bfloat16)
+    groups = ParallelGroups.make(run.world_size)
+    stage = StageLayers(groups, args.layers, args.width).to(torch.bfloat16)
     optimizer = DistributedOptimizer(stage, args.lr)
     guard = run.protect(model=stage, optimizer=optimizer)
 

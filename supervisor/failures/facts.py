@@ -22,7 +22,7 @@ class ExitMeaning(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class RankExit:
     """A rank's process has ended. `fresh`: it was ordered within the present recovery, so that its end is no progress."""
 
     meaning: ExitMeaning
@@ -35,13 +35,13 @@ class Exit:
     fresh: bool
 
 
-def exit_of(state: JobState, node_id: str, exited: RankExited) -> Exit:
+def exit_of(state: JobState, node_id: str, exited: RankExited) -> RankExit:
     """Returns what there is to say of the end of the process that plays the rank."""
     rank = state.roster.ranks[exited.rank]
     inquiry = open_inquiry(state)
     hung = inquiry is not None and inquiry.culprit == exited.rank
     step = exited.step if exited.step != NO_STEP else rank.step
-    return Exit(
+    return RankExit(
         meaning=_meaning(state, exited),
         what=What.HANG if hung else What.SIGNAL if exited.signal else What.EXIT,
         cause=inquiry.cause if inquiry is not None and hung else f"rank {exited.rank} on {node_id} {_how(state, exited)}",
@@ -105,7 +105,7 @@ def leaver_facts(state: JobState, left: Leaver, now_s: float) -> tuple[Facts, Er
     return facts, mark
 
 
-def exit_facts(state: JobState, node_id: str, exited: RankExited, exit: Exit, now_s: float) -> Facts:
+def exit_facts(state: JobState, node_id: str, exited: RankExited, exit: RankExit, now_s: float) -> Facts:
     """Returns what the rules may ask about a process that has failed."""
     everywhere = {each.rank for each in [*state.failures.errors, exit.mark] if each.same_elsewhere(exit.mark)}
     ranks = {rank.rank for rank in state.roster.ranks}

@@ -13,8 +13,8 @@ from deadpool.proto.messages import KillRanks
 from deadpool.supervisor.failures.attribution import named_node
 from deadpool.supervisor.failures.classify import Facts, classify
 from deadpool.supervisor.failures.facts import (
-    Exit,
     ExitMeaning,
+    RankExit,
     exit_facts,
     exit_of,
     is_fresh,
@@ -73,7 +73,7 @@ def _note_exit(state: JobState, node_id: str, exited: messages.RankExited) -> No
     state.note("rank_exited", rank=exited.rank, node=node_id, pid=exited.pid, exit_code=exited.exit_code, signal=exited.signal)
 
 
-def _replace(state: JobState, node_id: str, exited: messages.RankExited, exit: Exit, now_s: float) -> None:
+def _replace(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
     """A rank that had to be killed comes back on its node within this generation, unless its node is to be given up."""
     attempt, story = state.recovery.attempt, state.recovery.story
     assert attempt is not None
@@ -91,7 +91,7 @@ def _replace(state: JobState, node_id: str, exited: messages.RankExited, exit: E
     assign(state, node_id, now_s=now_s)
 
 
-def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: Exit, now_s: float) -> None:
+def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
     """Nothing more is wanted of it, whatever its process died of while it was exiting; unless the others miss it."""
     number, rank = exited.rank, state.roster.ranks[exited.rank]
     if exited.exit_code != 0:
@@ -103,7 +103,7 @@ def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: Exit
     finish_if_done(state, now_s=now_s)
 
 
-def _died(state: JobState, node_id: str, exited: messages.RankExited, exit: Exit, now_s: float) -> None:
+def _died(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
     """Its failure is classified: fatal ones end the job, others lead to a recovery."""
     corrupted_ended(state, exited.rank)
     at_s = injected_at(state, Target.RANK, exited.rank, now_s)

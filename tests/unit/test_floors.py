@@ -168,3 +168,15 @@ def test_no_test_imports_another() -> None:
     for path in sorted(tests.rglob("test_*.py")):
         others = {name for name in imports(path) if any(part.startswith("test_") for part in name.split(".")[:-1])}
         assert not others, f"{path} imports {others}: what several tests need is in tests/support"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    root = PACKAGE.joinpath("cli").resolve().parent
+    paths = [path for room in ROOMS for path in files(room) if "generated" not in path.parts]
+    paths += [path for folder in ("examples", "benchmarks") for path in sorted((root / folder).rglob("*.py"))]
+    named: dict[str, list[Path]] = {}
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                named.setdefault(node.name, []).append(path)
+    assert not {name: places for name, places in named.items() if len(places) > 1}

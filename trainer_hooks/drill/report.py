@@ -7,7 +7,7 @@ from typing import Any
 
 from deadpool.proto.drill import FOLDER, WayBack
 from deadpool.trainer_hooks.drill.tables import Table, table_path
-from deadpool.trainer_hooks.drill.verdict import SUSPECT, Attempt, Finding, findings
+from deadpool.trainer_hooks.drill.verdict import SUSPECT, AttemptTables, Divergence, findings
 
 SAME, DIFFERS, FAILED, LEFT_OUT = "same", "differs", "failed", "left out"
 
@@ -19,7 +19,7 @@ class WayTaken:
     step: int
     way: WayBack
     outcome: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Divergence, ...] = ()
     reason: str = ""
 
     def lines(self, earlier: Sequence["WayTaken"] = ()) -> Iterator[str]:
@@ -72,14 +72,14 @@ def ways_taken(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int)
     return taken
 
 
-def _attempts(folder: Path, step: int, generation: int, world_size: int) -> dict[int, Attempt]:
+def _attempts(folder: Path, step: int, generation: int, world_size: int) -> dict[int, AttemptTables]:
     found = {}
     for rank in range(world_size):
         before, after = (
             _read(table_path(folder, step=step, generation=generation, rank=rank, when=when)) for when in ("before", "after")
         )
         if before is not None and after is not None:
-            found[rank] = Attempt(before=before, after=after)
+            found[rank] = AttemptTables(before=before, after=after)
     return found
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class Part(StrEnum):
+class TablePart(StrEnum):
     """Where something that a step depends on, or gives, was found."""
 
     ITEM = "items"  # tensors of the state
@@ -25,7 +25,7 @@ class Table:
     loose: dict[str, str] = field(default_factory=dict)
     value: dict[str, str] = field(default_factory=dict)
 
-    def part(self, part: Part) -> dict[str, str]:
+    def part(self, part: TablePart) -> dict[str, str]:
         found: dict[str, str] = getattr(self, part.value)
         return found
 
@@ -42,7 +42,7 @@ class Table:
 class Difference:
     """`expected`, `found`: digests; "" on the side that has nothing of that name."""
 
-    part: Part
+    part: TablePart
     name: str
     expected: str
     found: str
@@ -57,7 +57,7 @@ class Difference:
 
 def differences(expected: Table, found: Table) -> Iterator[Difference]:
     """Yields what the two tables do not agree in, part by part, by name."""
-    for part in Part:
+    for part in TablePart:
         left, right = expected.part(part), found.part(part)
         for name in sorted(left.keys() | right.keys()):
             if left.get(name, "") != right.get(name, ""):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.trainer_hooks.drill.tables import Difference, Part, Table, differences
+from deadpool.trainer_hooks.drill.tables import Difference, Table, TablePart, differences
 
 _SHOWN = 3
 _GENERATOR = "random generator "
@@ -13,7 +13,7 @@ _UNSAID = " and {} more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptTables:
     """One rank's step at a boundary: what it held before and after, and what the step returned (in `after`)."""
 
     before: Table
@@ -21,7 +21,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Divergence:
     """What some ranks found otherwise than the first time, and why that may be. `items`: of the state, or paths in it."""
 
     ranks: tuple[int, ...]
@@ -29,7 +29,7 @@ class Finding:
     items: tuple[str, ...] = ()
 
 
-def findings(first: Mapping[int, Attempt], again: Mapping[int, Attempt]) -> list[Finding]:
+def findings(first: Mapping[int, AttemptTables], again: Mapping[int, AttemptTables]) -> list[Divergence]:
     """Returns what differs, the same cause said once for all its ranks; nothing when every rank has come out the same."""
     found: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     for rank in sorted(first.keys() | again.keys()):
@@ -39,7 +39,7 @@ def findings(first: Mapping[int, Attempt], again: Mapping[int, Attempt]) -> list
         for cause, items in _of_rank(first[rank], again[rank]):
             found.setdefault(cause, []).append((rank, items))
     return [
-        Finding(
+        Divergence(
             ranks=tuple(rank for rank, _ in where),
             cause=cause,
             items=tuple(dict.fromkeys(item for _, items in where for item in items)),
@@ -48,19 +48,19 @@ def findings(first: Mapping[int, Attempt], again: Mapping[int, Attempt]) -> list
     ]
 
 
-def _of_rank(first: Attempt, again: Attempt) -> Iterator[tuple[str, tuple[str, ...]]]:
-    restored = [each for each in differences(first.before, again.before) if each.part is not Part.LOOSE]
-    stepped = [each for each in differences(first.after, again.after) if each.part is not Part.LOOSE]
+def _of_rank(first: AttemptTables, again: AttemptTables) -> Iterator[tuple[str, tuple[str, ...]]]:
+    restored = [each for each in differences(first.before, again.before) if each.part is not TablePart.LOOSE]
+    stepped = [each for each in differences(first.after, again.after) if each.part is not TablePart.LOOSE]
     if restored:
         yield _restored(restored), _names(restored)
     elif stepped:
-        loose = [each.name for each in differences(first.before, again.before) if each.part is Part.LOOSE]
+        loose = [each.name for each in differences(first.before, again.before) if each.part is TablePart.LOOSE]
         suspects = _suspects(loose, value_differs=_value_differs(stepped))
         yield SUSPECT.join([_stepped(stepped), *suspects]), _names(stepped)
 
 
 def _restored(found: Sequence[Difference]) -> str:
-    items = [each for each in found if each.part is Part.ITEM]
+    items = [each for each in found if each.part is TablePart.ITEM]
     if not items:
         return f"metadata differs right after the restore, at {_listed(found)}"
     modules = _modules_of_buffers(items)
@@ -70,7 +70,7 @@ def _restored(found: Sequence[Difference]) -> str:
 
 
 def _stepped(found: Sequence[Difference]) -> str:
-    items = [each for each in found if each.part is Part.ITEM]
+    items = [each for each in found if each.part is TablePart.ITEM]
     if _value_differs(found):
         return (
             "all state is the same before the step and what it returns differs: data or random numbers that depend on something "
@@ -92,7 +92,7 @@ def _stepped(found: Sequence[Difference]) -> str:
 
 
 def _value_differs(found: Sequence[Difference]) -> bool:
-    return any(each.part is Part.VALUE for each in found)
+    return any(each.part is TablePart.VALUE for each in found)
 
 
 def _suspects(loose: Sequence[str], *, value_differs: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Names under which the members of a group meet, the same on every rank whatever each has made before. Pure.
+"""GroupNames under which the members of a group meet, the same on every rank whatever each has made before. Pure.
 
 c10d counts groups per process: a survivor that has made one in each of eight steps and a joiner that has rehearsed two disagree.
 So a name is the set of ranks and a number within the generation. A reform numbers the groups that a process holds, for each set
@@ -36,8 +36,8 @@ def numbered(held: Iterable[str]) -> list[str]:
     return names
 
 
-class Names:
-    """Names for the groups that are made in one generation. `reopened`: how many of each set of ranks it began with."""
+class GroupNames:
+    """GroupNames for the groups that are made in one generation. `reopened`: how many of each set of ranks it began with."""
 
     def __init__(self, reopened: Mapping[str, int]) -> None:
         self._count = Counter(reopened)

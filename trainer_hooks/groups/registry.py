@@ -26,7 +26,7 @@ from deadpool.trainer_hooks.groups.generation import Generation
 from deadpool.trainer_hooks.groups.group import BACKEND, Group
 from deadpool.trainer_hooks.groups.inner import Membership
 from deadpool.trainer_hooks.groups.messages import Messages
-from deadpool.trainer_hooks.groups.names import Names, numbered, ranks_text
+from deadpool.trainer_hooks.groups.names import GroupNames, numbered, ranks_text
 from deadpool.trainer_hooks.groups.opening import Opening, Wanted
 from deadpool.trainer_hooks.groups.stores import GenerationStore
 from deadpool.trainer_hooks.torch_internals import Store
@@ -62,8 +62,8 @@ class Groups:
         self._lock = threading.RLock()
         self._members: list[weakref.ref[Group]] = []  # in the order of their making
         self._current = Generation(0, on_broken, on_muted)
-        self._names = Names({})
-        self._made = Names({})  # all that this process ever made
+        self._names = GroupNames({})
+        self._made = GroupNames({})  # all that this process ever made
         self._rows: dict[str, int] = {}  # set of ranks -> where the record counts how often a group of them was opened
         self._never_opened = False
         self._rehearsing = False
@@ -217,7 +217,7 @@ class Groups:
 
     def _count_from(self, generation: int, reopened: Counter[str]) -> None:
         """Numbers the groups made from here on as all ranks do: ours after those that were opened again, c10d's own as well."""
-        self._names = Names(reopened)
+        self._names = GroupNames(reopened)
         torch_internals.count_groups_from(generation)
         for ranks, row in self._rows.items():
             assert self.record is not None

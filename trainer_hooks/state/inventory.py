@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from deadpool.trainer_hooks.state import modules, optimizers
 from deadpool.trainer_hooks.state.items import Held, local_part, path_of, shard_of
 from deadpool.trainer_hooks.state.modules import BUFFER, PARAMETER, Place, Shards
-from deadpool.trainer_hooks.state.optimizers import STATE, Names, parameters_of
+from deadpool.trainer_hooks.state.optimizers import STATE, ParameterNames, parameters_of
 from deadpool.trainer_hooks.state.structure import Kind, Structure
 
 
@@ -74,7 +74,7 @@ class Inventory:
         self.shards: Shards = modules.shards_of(self.modules.values())
         self.optimizers = optimizers_by_name
         self.places: dict[str, Place] = {}
-        self.names = Names()
+        self.names = ParameterNames()
         self.tensors: dict[str, Tensor] = {}
         self.ties: dict[str, str] = {}
         self.empty: list[str] = []

@@ -18,7 +18,7 @@ STATE = "optimizer/"
 _PARTS = ("state", "param_groups")  # of every optimizer's state_dict
 
 
-class Names:
+class ParameterNames:
     """The name of each parameter, and the parameter of each name."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def kept_for(optimizer: Optimizer, names: Names, *, besides: Set[int] = frozenset()) -> Iterator[tuple[str, Any, Any]]:
+def kept_for(optimizer: Optimizer, names: ParameterNames, *, besides: Set[int] = frozenset()) -> Iterator[tuple[str, Any, Any]]:
     """Yields (name, key, value) for everything in the optimizer's state; the name is that of a parameter, or =TEXT.
 
     A parameter that is in no group and in no model has none, and is left out (coverage.py says so). `besides`: ids of values
@@ -86,7 +86,7 @@ def kept_for(optimizer: Optimizer, names: Names, *, besides: Set[int] = frozense
             yield f"={quoted(key)}", key, value
 
 
-def state_tensors(name: str, optimizer: Optimizer, names: Names) -> Iterator[tuple[str, Tensor]]:
+def state_tensors(name: str, optimizer: Optimizer, names: ParameterNames) -> Iterator[tuple[str, Tensor]]:
     """Yields each tensor of the optimizer's state with its path."""
     for owner, _, value in kept_for(optimizer, names):
         parts = value.items() if isinstance(value, dict) else (("", value),)
@@ -123,7 +123,7 @@ def _is_tree(value: Any) -> bool:
     return type(value) in (list, tuple) or (type(value) is dict and all(type(key) in (str, int) for key in value))
 
 
-def capture(name: str, optimizer: Optimizer, names: Names, plain: Set[int], left_out: list[str]) -> dict[str, Any]:
+def capture(name: str, optimizer: Optimizer, names: ParameterNames, plain: Set[int], left_out: list[str]) -> dict[str, Any]:
     """Returns a storable copy of all that is not an item: values of groups and state, and what state_dict says beyond both.
 
     `plain`: ids of what is kept for a parameter and known to be items and nothing else.

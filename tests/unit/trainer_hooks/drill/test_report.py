@@ -6,7 +6,7 @@ from typing import Any
 from deadpool.proto.drill import FOLDER, WayBack
 from deadpool.trainer_hooks.drill.report import WayTaken, ways_taken
 from deadpool.trainer_hooks.drill.tables import Table, table_path
-from deadpool.trainer_hooks.drill.verdict import SUSPECT, Finding
+from deadpool.trainer_hooks.drill.verdict import SUSPECT, Divergence
 
 
 def write(log_dir: Path, generation: int, loss: str, *ranks: int) -> None:
@@ -49,7 +49,7 @@ def test_each_way_has_its_outcome(tmp_path: Path) -> None:
 
 
 def test_what_was_found_before_is_not_said_again() -> None:
-    finding = Finding(ranks=(0,), cause=f"it differs{SUSPECT}attribute n of module model{SUSPECT}variable m")
+    finding = Divergence(ranks=(0,), cause=f"it differs{SUSPECT}attribute n of module model{SUSPECT}variable m")
     first = WayTaken(step=5, way=WayBack.IN_PLACE, outcome="differs", findings=(finding,))
     again = WayTaken(step=5, way=WayBack.SPARE, outcome="differs", findings=(finding,))
     assert list(first.lines()) == [

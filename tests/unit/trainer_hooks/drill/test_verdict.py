@@ -3,7 +3,7 @@
 import pytest
 
 from deadpool.trainer_hooks.drill.tables import Table, differences
-from deadpool.trainer_hooks.drill.verdict import Attempt, Finding, findings
+from deadpool.trainer_hooks.drill.verdict import AttemptTables, Divergence, findings
 
 ITEMS = {"model/model.a": "float32 1", "buffer/model.bn1.mean": "float32 2", "buffer/model.bn1.var": "float32 3"}
 META = {"random.torch": "x", "extra.scheduler.last_epoch": "4"}
@@ -12,8 +12,8 @@ META = {"random.torch": "x", "extra.scheduler.last_epoch": "4"}
 def attempt(
     *, before: dict[str, str] | None = None, after: dict[str, str] | None = None, meta: str = "4", loss: str = "0.5",
     loose: dict[str, str] | None = None, meta_after: str = "5",
-) -> Attempt:  # fmt: skip
-    return Attempt(
+) -> AttemptTables:  # fmt: skip
+    return AttemptTables(
         before=Table(items=ITEMS | (before or {}), meta=META | {"extra.scheduler.last_epoch": meta}, loose=loose or {}),
         after=Table(
             items=ITEMS | (after or {}), meta=META | {"extra.scheduler.last_epoch": meta_after}, value={"returned": loss}
@@ -21,7 +21,7 @@ def attempt(
     )
 
 
-def cause(first: Attempt, again: Attempt) -> str:
+def cause(first: AttemptTables, again: AttemptTables) -> str:
     (finding,) = findings({0: first}, {0: again})
     assert finding.ranks == (0,)
     return finding.cause
@@ -96,7 +96,7 @@ def test_the_same_cause_is_said_once_for_all_its_ranks() -> None:
 
 def test_a_rank_of_which_nothing_is_written_is_named() -> None:
     assert findings({0: attempt(), 1: attempt()}, {0: attempt()}) == [
-        Finding(ranks=(1,), cause="what it held was not written down")
+        Divergence(ranks=(1,), cause="what it held was not written down")
     ]
 
 

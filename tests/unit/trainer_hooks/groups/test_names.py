@@ -1,8 +1,8 @@
-"""Names of groups: the same on all members, whatever each process has made before."""
+"""GroupNames of groups: the same on all members, whatever each process has made before."""
 
 import pytest
 
-from deadpool.trainer_hooks.groups.names import Names, numbered, ranks_text
+from deadpool.trainer_hooks.groups.names import GroupNames, numbered, ranks_text
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def test_groups_of_the_same_ranks_are_numbered_in_the_order_of_their_making() ->
 
 def test_those_made_later_count_on_from_what_was_opened_again() -> None:
     """A survivor that holds eight and a joiner that holds two have opened two again."""
-    names = Names({"0-3": 2})
+    names = GroupNames({"0-3": 2})
     assert [names.next("0-3"), names.next("0-3"), names.next("0,2")] == [("0-3#2", 3), ("0-3#3", 4), ("0,2#0", 1)]
