@@ -49,7 +49,8 @@ def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: 
 
     By then both of its replicas are good again, or the job goes back to what is good: never to a bad copy.
     """
-    faults = inject("corrupt-snapshot:1@8", "kill-rank:1@8", "corrupt-replica:3@20", "kill-node:1@24")
+    stopped = "freeze-rank:1@8"  # before its next snapshot, which would be good
+    faults = inject(stopped, "corrupt-snapshot:1@8", "kill-rank:1@8", "corrupt-replica:3@20", "kill-node:1@24")
     job = start(launcher, "zero", *faults)
     broken = finished(job)
     broken.assert_same_as(reference)
