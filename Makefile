@@ -8,6 +8,7 @@ export PYTHONDONTWRITEBYTECODE =
 # Made anew when pyproject.toml or TORCH change.
 key := $(shell { echo '$(TORCH)'; cat pyproject.toml; } | cksum | tr -dc 0-9)
 installed := .venv/installed-$(key)
+frameworks := .venv/frameworks-$(key)
 
 demo_steps := 80
 demo_kill := kill-node:1@40
@@ -15,7 +16,7 @@ demo_job = .venv/bin/deadpool-launch --standalone --nnodes 2 --nproc-per-node 2 
 demo_script = examples/train_gpt.py --steps $(demo_steps)
 
 .PHONY: demo test lint format venv
-venv: $(installed)
+venv: $(frameworks)
 
 $(installed): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "deadpool needs Python 3.11 or newer: make PYTHON=...")'
@@ -24,6 +25,11 @@ $(installed): pyproject.toml
 	.venv/bin/python -m pip install --quiet --no-compile --editable '.[dev]'
 	@.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # on all cores; pip would use one
 	@rm -f .venv/installed-* && touch $@
+
+$(frameworks): $(installed)
+	.venv/bin/python -m pip install --quiet --no-compile $(TORCH) --editable '.[dev,frameworks]'
+	@.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
+	@rm -f .venv/frameworks-* && touch $@
 
 demo: $(installed)
 	@rm -rf build/demo && mkdir -p build/demo
@@ -39,7 +45,7 @@ demo: $(installed)
 	@echo "Not one bit differs: a node died, and the training is the unbroken one."
 
 # All others beside those that start jobs on this machine, which leave a core idle half of the time; their output comes last.
-test: $(installed)
+test: $(frameworks)
 	@mkdir -p build
 	@PYTHONSAFEPATH=1 .venv/bin/python -m pytest -m "not vault" >build/other-tests.log 2>&1 & \
 	PYTHONSAFEPATH=1 .venv/bin/python -m pytest -m vault --durations=10; code=$$?; \

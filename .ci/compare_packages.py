@@ -8,7 +8,7 @@ import sys
 import tarfile
 import zipfile
 
-ROOMS = ("agent", "cli", "deploy", "host", "proto", "supervisor", "trainer_hooks")
+ROOMS = ("agent", "cli", "deploy", "host", "integrations", "proto", "supervisor", "trainer_hooks")
 
 
 def main(checkout: str, sdist: str, wheel: str, wheel_of_sdist: str) -> int:
