@@ -11,6 +11,7 @@ import click
 
 from deadpool.cli.commands.drill import drill
 from deadpool.cli.commands.ended import EndedJob, as_json, ended_job, parse
+from deadpool.cli.commands.simulate import simulate
 from deadpool.cli.commands.slurm_scripts import SCRIPTS, script_text
 from deadpool.cli.exit_codes import guarded, say
 from deadpool.cli.launcher.job_dirs import NotRunningError, find_job, is_running
@@ -325,6 +326,7 @@ def stop(job_id: str | None, reason: str) -> None:
 
 
 commands.add_command(drill)
+commands.add_command(simulate)
 
 
 if __name__ == "__main__":

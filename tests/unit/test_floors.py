@@ -33,6 +33,8 @@ PURE = (
     "agent.supervisor_link.conversation",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict",
     "cli.commands.drain", "cli.commands.ended", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
+    "cli.simulate.cluster", "cli.simulate.estimate", "cli.simulate.measured", "cli.simulate.paper", "cli.simulate.sweep",
+    "cli.simulate.training",
     "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.drill", "proto.faults", "proto.step", "proto.streams",
     "proto.vault.slots",
 )  # fmt: skip
@@ -49,8 +51,8 @@ VALUES = {  # modules that also act, of which pure ones take values and function
 }
 PURE_MAY_IMPORT = {
     "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "enum", "functools", "heapq", "ipaddress",
-    "itertools", "json", "math", "operator", "posixpath", "re", "signal", "statistics", "string", "struct", "tomllib", "types",
-    "typing",
+    "itertools", "json", "math", "operator", "posixpath", "random", "re", "signal", "statistics", "string", "struct", "tomllib",
+    "types", "typing",
 }  # fmt: skip
 
 
