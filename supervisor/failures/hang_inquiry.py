@@ -92,7 +92,7 @@ def _name_culprit(state: JobState, inquiry: Inquiry, culprit: Culprit, why: str,
         waiting=culprit.waiting,
         stalled_s=round(inquiry.stalled_s, 1),
         stopped=calls.stopped,
-        stacks=calls.stacks,
+        stacks=(calls.stacks,) if calls.stacks else (),
         reason=why,
     )
     inquiry.culprit, inquiry.cause = culprit.rank, f"rank {culprit.rank} on {node_id} hangs: it {culprit.why}"

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from deadpool.supervisor.journal.journal import LineFile
 from deadpool.supervisor.model.commands import Note
+from deadpool.supervisor.report.events import VERSION
 
 
 class EventLog:
@@ -20,7 +21,14 @@ class EventLog:
 
     def add(self, note: Note) -> None:
         wall = datetime.now(UTC).isoformat(timespec="milliseconds")
-        fields = {"time": wall, "event": note.event, "generation": note.generation, "caused_by": note.cause, **note.fields}
+        fields = {
+            "time": wall,
+            "event": note.event,
+            "generation": note.generation,
+            "caused_by": note.cause,
+            **note.fields,
+            "version": VERSION,
+        }
         self._lines.append(json.dumps(fields))
         self._file.write(self._lines[-1])
         self._wake()

@@ -20,6 +20,7 @@ from deadpool.supervisor.model.commands import Answer, Command, EndJob, Note, Qu
 from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.validate import validate
+from deadpool.supervisor.report.events import misfit
 from deadpool.supervisor.resumption import RETURN_S
 
 
@@ -319,6 +320,7 @@ class SimSupervisor:
 
     def _noted(self, note: Note) -> None:
         fields: dict[str, Any] = dict(note.fields)
+        assert not misfit(note.event, fields), misfit(note.event, fields)
         self.truth.log.append(f"{self.world.now_s:9.3f} {note.cause}: g{note.generation} {note.event} {fields}")
         match note.event:
             case "recovered":

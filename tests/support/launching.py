@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 from warm_start import Forked, warm_start
 
+from deadpool.supervisor.report.events import COMMON, misfit
+
 T = TypeVar("T")
 _DRAIN_S = 20.0
 
@@ -105,10 +107,15 @@ class Job:
                 with_timeout(lambda: self.process.wait(_DRAIN_S))
 
     def events(self) -> list[dict[str, Any]]:
-        """Returns the complete lines of events.jsonl so far."""
+        """Returns the complete lines of events.jsonl so far, each of which is as docs/events.md says."""
         path = self.log_dir / "events.jsonl"
         text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        for event in events:
+            wrong = misfit(event["event"], {name: value for name, value in event.items() if name not in COMMON})
+            assert not wrong, wrong
+            assert event.keys() >= COMMON.keys(), event
+        return events
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs `deadpool ARGUMENTS` against this job's runtime folder."""

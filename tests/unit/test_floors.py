@@ -27,8 +27,8 @@ ONLY_IN = {"torch": {"trainer_hooks", "integrations"}, "click": {"cli"}, "rich":
 # What decides: events and a clock reading in, commands out. A pure module imports other pure ones, values, and nothing that acts.
 PURE = (
     "supervisor.core", "supervisor.deadlines", "supervisor.injections", "supervisor.resumption", "supervisor.model.*",
-    "supervisor.failures.*", "supervisor.recovery.*", "supervisor.protection.*", "supervisor.report.status",
-    "supervisor.report.summary",
+    "supervisor.failures.*", "supervisor.recovery.*", "supervisor.protection.*", "supervisor.report.events",
+    "supervisor.report.status", "supervisor.report.summary",
     "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.standins", "agent.logs.routing",
     "agent.supervisor_link.conversation",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict",

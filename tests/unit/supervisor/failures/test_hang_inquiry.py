@@ -43,7 +43,7 @@ def test_the_culprit_is_named_killed_and_replaced_on_its_node() -> None:
     assert note.fields["group"] == "0"
     assert note.fields["call"] == 8
     assert note.fields["operation"] == "allreduce"
-    assert note.fields["stacks"] == "/logs/stacks-rank-2.txt"
+    assert note.fields["stacks"] == ("/logs/stacks-rank-2.txt",)
     scene.killed(2)
     assert [(node, order.placements[0].rank) for node, order in scene.took(messages.Assign)] == [(1, 2)]
     (failure,) = scene.notes("failure")
