@@ -218,10 +218,12 @@ class Runtime:
                     stream.close()
                 self._handle(NodeLost(event_id=next(self._ids), node_id=node_id, reason=f"silent for {silent_s:.1f} s"))
         attended_s = self._silence.attended_s(now_s)
-        stalled_s = self._steps.check(generation=stepping_generation(self.job.state), now_s=attended_s)
-        if stalled_s is not None:
-            sure, generation = self._steps.timeout_s is not None, self.job.state.generation
-            self._handle(StepsStalled(event_id=next(self._ids), generation=generation, stalled_s=stalled_s, sure=sure))
+        state = self.job.state
+        stall = self._steps.check(generation=stepping_generation(state), left=bool(state.failures.leavers), now_s=attended_s)
+        if stall is not None:
+            self._handle(
+                StepsStalled(event_id=next(self._ids), generation=state.generation, stalled_s=stall.seconds, sure=stall.sure)
+            )
         while commands := self._journal.tick(now_s=now_s):
             self._carry_out(commands)
 

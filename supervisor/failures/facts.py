@@ -80,16 +80,10 @@ def is_fresh(state: JobState, rank: Rank) -> bool:
     return story is not None and rank.since >= story.began_generation
 
 
-def leaver(state: JobState) -> tuple[Leaver, str] | None:
-    """Returns the first rank that has left its step loop, and that it has; None when none has. Others may wait for it."""
-    if not state.failures.leavers:
-        return None
-    first = next(iter(state.failures.leavers.values()))
-    where = f"in step {first.step}" if first.step != NO_STEP else "before its first step"
-    return (
-        first,
-        f"rank {first.rank} on {first.node_id} exited with 0 {where}: its loop was not done, and others wait for it",
-    )
+def leaver_cause(left: Leaver) -> str:
+    """Returns what there is to say of a rank that has left although others wait for it."""
+    where = f"in step {left.step}" if left.step != NO_STEP else "before its first step"
+    return f"rank {left.rank} on {left.node_id} exited with 0 {where}: its loop was not done, and others wait for it"
 
 
 def leaver_facts(state: JobState, left: Leaver, now_s: float) -> tuple[Facts, ErrorMark]:

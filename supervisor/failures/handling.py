@@ -19,7 +19,7 @@ from deadpool.supervisor.failures.facts import (
     exit_of,
     is_fresh,
     late_facts,
-    leaver,
+    leaver_cause,
     leaver_facts,
     needs_holder,
     ranks_run,
@@ -55,8 +55,7 @@ def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_
         case ExitMeaning.DONE:
             _done(state, node_id, exited, exit, now_s)
         case ExitMeaning.LEFT:
-            cause = f"rank {exited.rank} on {node_id} left during a recovery (exit code 0)"
-            failed(state, _transient(cause, node_id, (exited.rank,), now_s), now_s)
+            _left(state, node_id, exited, exit, now_s)
         case ExitMeaning.FAILED:
             _died(state, node_id, exited, exit, now_s)
         case _:
@@ -99,8 +98,20 @@ def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: Rank
     rank.done, rank.finished = True, exit.finished
     if state.hooked and not exit.finished:
         state.failures.leavers[number] = Leaver(node_id=node_id, rank=number, step=rank.step)
-    protocol.passed(state, number, Stage.FIRST_STEP, now_s=now_s)
+    else:
+        protocol.passed(state, number, Stage.FIRST_STEP, now_s=now_s)
     finish_if_done(state, now_s=now_s)
+    _missed_in_a_collective(state, now_s)
+
+
+def _left(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
+    """A recovery needs it. One that had yet to get into its step will leave again; a survivor may have been behind its loop."""
+    if exit.joining:
+        step = exited.step if exited.step != messages.NO_STEP else state.roster.ranks[exited.rank].step
+        _judge_leaver(state, Leaver(node_id=node_id, rank=exited.rank, step=step), (exited.rank,), now_s)
+        return
+    cause = f"rank {exited.rank} on {node_id} left during a recovery (exit code 0)"
+    failed(state, _transient(cause, node_id, (exited.rank,), now_s), now_s)
 
 
 def _died(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
@@ -209,6 +220,7 @@ def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken
         state.failures.broken_collective = BrokenCollective(
             node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s
         )
+    _missed_in_a_collective(state, now_s)
 
 
 def broken_collective_expired(state: JobState, now_s: float) -> None:
@@ -222,22 +234,34 @@ def broken_collective_expired(state: JobState, now_s: float) -> None:
         failed(state, _transient(cause, broken.node_id, (), broken.at_s), now_s)
 
 
+def _missed_in_a_collective(state: JobState, now_s: float) -> None:
+    """A collective has failed and a rank has left its step loop: nothing else needs to be waited for, whichever came first."""
+    failures = state.failures
+    if failures.broken_collective is not None and failures.leavers and now_s >= failures.exit_expected_until_s:
+        failures.broken_collective = None
+        _missed(state, now_s)
+
+
 def _missed(state: JobState, now_s: float) -> bool:
     """Something has failed, or stands still, because a rank has left its step loop: it is the root cause. Returns whether so."""
-    found = leaver(state)
-    if found is None:
+    leavers = state.failures.leavers
+    if not leavers:
         return False
-    left, cause = found
+    _judge_leaver(state, next(iter(leavers.values())), tuple(sorted(leavers)), now_s)
+    return True
+
+
+def _judge_leaver(state: JobState, left: Leaver, ranks: tuple[int, ...], now_s: float) -> None:
+    """A rank has left although others need it: a failure like that of a process which ends with an error. `ranks`: all such."""
+    cause = leaver_cause(left)
     facts, mark = leaver_facts(state, left, now_s)
     state.failures.errors.append(mark)
     failure_class = _classified(state, cause, facts)
     if failure_class is FailureClass.FATAL:
         state.end(1, cause, now_s=now_s)
-        return True
+        return
     state.failures.earlier.append(EarlierFailure(node_id=left.node_id, what=What.EXIT, at_s=now_s))
-    ranks = tuple(sorted(state.failures.leavers))
     failed(state, replace(_transient(cause, left.node_id, ranks, now_s), failure_class=failure_class), now_s)
-    return True
 
 
 def inquiry_expired(state: JobState, now_s: float) -> None:

@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from deadpool.proto.messages import GroupCall, Heartbeat, RankCalls
 
 FLOOR_S = 30.0  # of the learned timeout
+_LEFT_FLOOR_S = 2.0  # of the same, once a rank has left its loop: the others follow it, or wait for it
 TIMES = 5.0  # the longest that was seen in this job, so many times over
 _P2P = ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """No rank's step has advanced for so long. `sure`: longer than the user allows, not only longer than was learned."""
+
+    seconds: float
+    sure: bool
 
 
 class StepWatch:
@@ -47,25 +56,27 @@ class StepWatch:
                 self._moved_s = self._quiet_s = now_s
             self._stepped = self._stepped or each.steps_done > 0
 
-    def limit_s(self) -> float | None:
+    def limit_s(self, *, left: bool = False) -> float | None:
         """Returns how long no step may advance; None while there is no limit."""
-        if self.timeout_s is not None:
-            return self.timeout_s
-        return max(FLOOR_S, TIMES * self.longest_s) if self._stepped else None
+        learned_s = max(_LEFT_FLOOR_S if left else FLOOR_S, TIMES * self.longest_s) if self._stepped else None
+        if self.timeout_s is None or not left or learned_s is None:
+            return learned_s if self.timeout_s is None else self.timeout_s
+        return min(self.timeout_s, learned_s)
 
-    def check(self, *, generation: int | None, now_s: float) -> float | None:
+    def check(self, *, generation: int | None, left: bool = False, now_s: float) -> Stall | None:
         """Returns for how long no step has advanced once that is too long; again after another timeout.
 
-        `generation`: the one whose ranks should be making steps now; None when none should.
+        `generation`: the one whose ranks should be making steps now; None when none should. `left`: a rank has left its loop.
         """
         if generation != self.generation:
             self._begin(generation, now_s)
-        limit_s = self.limit_s()
+        limit_s = self.limit_s(left=left)
         if generation is None or limit_s is None or now_s - self._quiet_s <= limit_s:
             return None
         self._quiet_s = now_s
-        self.longest_s = max(self.longest_s, now_s - self._moved_s)
-        return now_s - self._moved_s
+        stalled_s = now_s - self._moved_s
+        self.longest_s = max(self.longest_s, stalled_s)
+        return Stall(seconds=stalled_s, sure=self.timeout_s is not None and stalled_s > self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

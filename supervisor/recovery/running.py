@@ -41,8 +41,8 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
 
 
 def finish_if_done(state: JobState, *, now_s: float) -> None:
-    """Every rank has finished: they are released. Every rank has exited with 0: the job is done."""
-    if state.phase not in (Phase.START, Phase.RUN, Phase.FINISH):
+    """Every rank has finished: they are released. Every rank has exited with 0, be it in a first step: the job is done."""
+    if state.phase not in (Phase.START, Phase.RUN, Phase.RECOVER, Phase.FINISH):
         return
     ranks = state.roster.ranks
     if all(rank.done for rank in ranks):

@@ -18,6 +18,7 @@ class Faults:
         self.supervisor = supervisor
         self.world = supervisor.world
         self.truth = supervisor.truth
+        self._left = False  # a rank has exited with 0 in a step
 
     def all(self) -> list[Callable[[], None]]:
         """Returns the faults, those that should come more often more than once."""
@@ -29,6 +30,7 @@ class Faults:
             self._drop,
             self._broken_collective,
             self._raise,
+            self._leave,
             self._freeze,
             self._hang,
             self._suspend,
@@ -70,6 +72,18 @@ class Faults:
             return
         self._log(f"an error in rank {process.member.rank}, pid {process.pid} on {process.node.node_id}")
         process.raises()
+
+    def _leave(self) -> None:
+        """A script ends with 0 in the middle of a step. If all did, or one did twice in one step, it would rightly be the end."""
+        process = self._any_process(playing=True)
+        if process is None or process.member is None or self._left or self._has_left(process):
+            return
+        stepping = process.member.phase in (RankPhase.RUN, RankPhase.REHEARSE)
+        if stepping and process.in_body == NO_STEP and self.supervisor.job.state.progress.commit_step >= 0:
+            self._log(f"rank {process.rank}, pid {process.pid} on {process.node.node_id}, exits with 0 in its step")
+            self._left = True
+            process.node.process_ends(process, exit_code=0, script_ended=True)
+            self.supervisor.peers_notice(process)
 
     def _freeze(self) -> None:
         process = self._any_process()

@@ -276,10 +276,14 @@ class SimSupervisor:
                     self.truth.lost(node_id)
                 if self.is_down:
                     return
-        stalled_s = self._steps.check(generation=stepping_generation(self.job.state), now_s=self._silence.attended_s(now_s))
-        if stalled_s is not None and not self.is_down:
-            generation = self.job.state.generation
-            self._handle(StepsStalled(event_id=self._next_id(), generation=generation, stalled_s=stalled_s, sure=True))
+        state = self.job.state
+        generation, left = stepping_generation(state), bool(state.failures.leavers)
+        stall = self._steps.check(generation=generation, left=left, now_s=self._silence.attended_s(now_s))
+        if stall is not None and not self.is_down:
+            stalled = StepsStalled(
+                event_id=self._next_id(), generation=state.generation, stalled_s=stall.seconds, sure=stall.sure
+            )
+            self._handle(stalled)
         while not self.is_down and (commands := self.job.tick(now_s=now_s)):
             self.past.append((None, now_s))
             self._validate()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from deadpool.proto.messages import GroupCall, Heartbeat, RankCalls, RankProgress
-from deadpool.supervisor.failures.hang import FLOOR_S, StepWatch, find_culprit
+from deadpool.supervisor.failures.hang import FLOOR_S, Stall, StepWatch, find_culprit
 
 
 def _heartbeat(step: int, *, generation: int = 1, done: int | None = None, pid: int = 7) -> Heartbeat:
@@ -14,7 +14,7 @@ def _heartbeat(step: int, *, generation: int = 1, done: int | None = None, pid: 
     return Heartbeat(generation=generation, ranks=(progress,))
 
 
-def _play(watch: StepWatch, pauses_s: Sequence[float], *, generation: int = 1) -> float | None:
+def _play(watch: StepWatch, pauses_s: Sequence[float], *, generation: int = 1, left: bool = False) -> float | None:
     """Makes a step after each pause, with a heartbeat each second; returns how long it had stalled when the watch first spoke."""
     now_s = 1000.0
     assert watch.check(generation=generation, now_s=now_s) is None
@@ -22,9 +22,10 @@ def _play(watch: StepWatch, pauses_s: Sequence[float], *, generation: int = 1) -
         end_s = now_s + pause_s
         while now_s < end_s:
             watch.heard(_heartbeat(step, generation=generation), now_s=now_s)
-            stalled_s = watch.check(generation=generation, now_s=now_s)
-            if stalled_s is not None:
-                return stalled_s
+            stall = watch.check(generation=generation, left=left, now_s=now_s)
+            if stall is not None:
+                assert stall.sure == (watch.timeout_s is not None and stall.seconds > watch.timeout_s)
+                return stall.seconds
             now_s = min(end_s, now_s + 1.0)
         watch.heard(_heartbeat(step + 1, generation=generation), now_s=now_s)
     return None
@@ -65,7 +66,13 @@ def test_each_generation_starts_afresh() -> None:
     assert watch.check(generation=None, now_s=100.0) is None
     assert watch.check(generation=2, now_s=200.0) is None
     watch.heard(_heartbeat(9, generation=1), now_s=205.0)  # of the one before: nobody's progress
-    assert watch.check(generation=2, now_s=211.0) == 11.0
+    assert watch.check(generation=2, now_s=211.0) == Stall(seconds=11.0, sure=True)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_once_a_rank_has_left_its_loop_the_others_are_soon_asked_whether_they_wait(timeout_s: float | None) -> None:
+    assert _play(StepWatch(timeout_s=timeout_s), [50.0, 1, 1, 1, 100.0], left=True) == pytest.approx(5, abs=1)
+    assert _play(StepWatch(timeout_s=timeout_s), [50.0, 0.1, 0.1, 0.1, 100.0], left=True) == pytest.approx(2, abs=1)
 
 
 def _ranks(*calls: Sequence[tuple[str, str, int, int]], stopped: Sequence[int] = ()) -> list[RankCalls]:
