@@ -1,19 +1,23 @@
 """Asks a running job's supervisor: the Status service, with the job's token."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
 import grpc
 
+from deadpool.cli.holdings import JobHoldings, job_holdings
 from deadpool.cli.launcher.job_dirs import read_endpoint
-from deadpool.host.errors import ConfigError, UnavailableError
+from deadpool.host.errors import ConfigError, DeadpoolError, UnavailableError
 from deadpool.proto import convert
 from deadpool.proto.generated import status_pb2_grpc
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS
+from deadpool.proto.messages import Endpoint
 from deadpool.proto.messages import status as status_messages
 from deadpool.proto.secret import TOKEN_KEY, read_private
+from deadpool.proto.vault.holdings import SlotHoldings
+from deadpool.trainer_hooks.protection.replicate import VaultClient
 
 _TIMEOUT_S = 5.0
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -24,6 +28,7 @@ class Client:
 
     def __init__(self, channel: grpc.Channel, token: str) -> None:
         self._stub = status_pb2_grpc.StatusStub(channel)
+        self._token = token
         self._metadata = ((TOKEN_KEY, token),)
 
     def status(self, *, timeout_s: float = _TIMEOUT_S) -> status_messages.JobStatus:
@@ -31,6 +36,22 @@ class Client:
         status = convert.decode(answer)
         assert isinstance(status, status_messages.JobStatus)
         return status
+
+    def holdings(self, status: status_messages.JobStatus) -> JobHoldings:
+        """Returns what the vaults of the nodes in `status` hold; one that does not answer is named."""
+        vaults: dict[str, Sequence[SlotHoldings]] = {}
+        silent: list[str] = []
+        for node in status.nodes:
+            if node.role == "lost":
+                continue
+            vault = VaultClient(Endpoint(node_id=node.node_id, host=node.host, port=node.port), self._token)
+            try:
+                vaults[node.node_id] = vault.holdings()
+            except DeadpoolError as error:
+                silent.append(str(error))
+            finally:
+                vault.close()
+        return job_holdings(status, vaults, silent)
 
     def events(self, *, follow: bool) -> Iterator[str]:
         """Yields each event's JSON line: all so far, and with `follow` those to come until the job's end."""

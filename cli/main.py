@@ -23,7 +23,9 @@ from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.step import NO_STEP
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+
+    from deadpool.cli.client import Client
 
 _REFRESH_S = 1.0
 _POLL_S = 0.02
@@ -75,11 +77,14 @@ def log_dir_of(folder: Path) -> Path:
 @job_option
 @json_option
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
-def status(job_id: str | None, as_text: bool, watch: bool) -> None:
+@click.option("--state", "holdings", is_flag=True, help="And what of the training state is unique, and where its copies are.")
+def status(job_id: str | None, as_text: bool, watch: bool, holdings: bool) -> None:
     """Show phase, generation, step, nodes, ranks, spares and the last recoveries; of a job that has ended how it ended."""
     found = find(job_id)
+    if holdings and isinstance(found, EndedJob):
+        raise ConfigError(f"job {found.job_id} has ended: nothing of its state is in memory any more")
     if as_text:
-        _status_as_json(found, watch=watch)
+        _status_as_json(found, watch=watch, holdings=holdings)
         return
     from rich.console import Console
 
@@ -91,29 +96,45 @@ def status(job_id: str | None, as_text: bool, watch: bool) -> None:
     if isinstance(found, EndedJob):
         console.print(tables.ended_view(found))
     elif watch:
-        _watch(found, console)
+        _watch(found, console, holdings=holdings)
     else:
         from deadpool.cli import client
 
         with client.connected(found) as job:
-            console.print(tables.status_view(job.status()))
+            console.print(_look(job, holdings=holdings))
 
 
-def _status_as_json(found: Path | EndedJob, *, watch: bool) -> None:
+def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> None:
     if isinstance(found, EndedJob):
         click.echo(json.dumps(as_json(found)))
         return
     from deadpool.cli import client
     from deadpool.cli.commands import tables
+    from deadpool.cli.holdings import as_plain
 
     with client.connected(found, to_the_end=watch) as job:
-        click.echo(json.dumps(tables.as_json(job.status())))
-        while watch:
+        while True:
+            status = job.status()
+            shown = tables.as_json(status)
+            if holdings:
+                shown["state"] = as_plain(job.holdings(status))
+            click.echo(json.dumps(shown))
+            if not watch:
+                return
             time.sleep(_REFRESH_S)
-            click.echo(json.dumps(tables.as_json(job.status())))
 
 
-def _watch(folder: Path, console: "Console") -> None:
+def _look(job: "Client", *, holdings: bool) -> "RenderableType":
+    from rich.console import Group
+
+    from deadpool.cli.commands import tables
+
+    status = job.status()
+    view = tables.status_view(status)
+    return Group(view, tables.holdings_view(job.holdings(status))) if holdings else view
+
+
+def _watch(folder: Path, console: "Console", *, holdings: bool) -> None:
     """Shows the job again and again; the last thing that is seen is how it ended."""
     from rich.live import Live
 
@@ -124,7 +145,7 @@ def _watch(folder: Path, console: "Console") -> None:
     with Live(console=console, auto_refresh=False) as live:
         with client.connected(folder, to_the_end=True) as job:
             while True:
-                live.update(tables.status_view(job.status()), refresh=True)
+                live.update(_look(job, holdings=holdings), refresh=True)
                 time.sleep(_REFRESH_S)
         live.update(tables.ended_view(read_ended(name, log_dir)), refresh=True)
 

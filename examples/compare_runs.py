@@ -19,7 +19,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a file: a loss at a step, or a digest at END. `value` is text: float.hex() or sha256."""
+    """One line of a file: a step's loss (and held-out loss), or a digest at END. `value` is text: float.hex() or sha256."""
 
     rank: int
     step: int
@@ -38,6 +38,8 @@ def parse_line(text: str) -> Line:
     """Returns what a line of a loss log or of a digest file says; ValueError when it is neither."""
     fields = json.loads(text)
     match fields:
+        case {"rank": int(rank), "step": int(step), "loss": str(loss), "held_out": str(held_out)}:
+            return Line(rank=rank, step=step, value=f"{loss}, held out {held_out}")
         case {"rank": int(rank), "step": int(step), "loss": str(loss)}:
             return Line(rank=rank, step=step, value=loss)
         case {"rank": int(rank), "digest": str(digest)}:

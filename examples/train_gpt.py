@@ -36,7 +36,7 @@ CHECKPOINTS_KEPT = 2  # the newest may be incomplete: a rank can die while it wr
 
 
 class Losses(NamedTuple):
-    """`train`: this rank's, before the update. `held_out`: the mean over all ranks, after it; None when it was not due."""
+    """`train`: this rank's, before the update. `held_out`: on data not trained on, after it; None when it was not due."""
 
     train: float
     held_out: float | None
@@ -156,6 +156,11 @@ def append_line(path: Path | None, **fields: object) -> None:
         os.close(fd)
 
 
+def log_losses(path: Path | None, rank: int, step: int, losses: Losses) -> None:
+    held_out = {} if losses.held_out is None else {"held_out": losses.held_out.hex()}
+    append_line(path, rank=rank, step=step, loss=losses.train.hex(), **held_out)
+
+
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
@@ -241,7 +246,7 @@ def main() -> None:
 
     began_s, began_step = time.perf_counter(), first
     for step, losses in guard.run(train_step, start=first, until=args.steps):
-        append_line(args.loss_log, rank=run.rank, step=step, loss=losses.train.hex())
+        log_losses(args.loss_log, run.rank, step, losses)
         if checkpoints and args.checkpoint_every and (step + 1) % args.checkpoint_every == 0:
             checkpoints.save(step + 1, model, optimizer, scheduler, run.device)
         if run.rank == 0 and losses.held_out is not None:

@@ -23,7 +23,7 @@ from gpt import BYTES, draw, load_corpus
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.functional import cross_entropy, embedding, gelu, linear, scaled_dot_product_attention
-from train_gpt import append_line
+from train_gpt import Losses, append_line, log_losses
 
 import deadpool
 
@@ -159,8 +159,11 @@ class StageLayers(nn.Module):
 # ---------------------------------------------------------------- pipeline
 
 
-def gradients(stage: StageLayers, batches: list[tuple[Tensor, Tensor]], width: int) -> Tensor:
-    """Adds the mean gradient of these microbatches; returns their mean loss on the last stage, zero elsewhere."""
+Batches = list[tuple[Tensor, Tensor]]  # tokens and targets of each microbatch, [sequences, context]
+
+
+def forward(stage: StageLayers, batches: Batches, width: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Returns what came in and went out for each microbatch, and their mean loss: on the last stage, zero elsewhere."""
     groups, ranks = stage.groups, dist.get_process_group_ranks(stage.groups.pipeline)
     at = dist.get_rank(groups.pipeline)
     runs: list[tuple[Tensor, Tensor]] = []
@@ -177,6 +180,14 @@ def gradients(stage: StageLayers, batches: list[tuple[Tensor, Tensor]], width: i
         else:
             dist.send(outgoing.detach(), dst=ranks[at + 1], group=groups.pipeline)
         runs.append((incoming, outgoing))
+    return runs, losses
+
+
+def gradients(stage: StageLayers, batches: Batches, width: int) -> Tensor:
+    """Adds the mean gradient of these microbatches; returns their mean loss as `forward` does."""
+    groups, ranks = stage.groups, dist.get_process_group_ranks(stage.groups.pipeline)
+    at = dist.get_rank(groups.pipeline)
+    runs, losses = forward(stage, batches, width)
     for incoming, outgoing in runs:
         gradient = None
         if not groups.is_last:
@@ -246,12 +257,13 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=32)
     parser.add_argument("--batch", type=int, default=2, help="sequences per microbatch")
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--eval-every", type=int, default=20, help="steps between held-out losses")
     parser.add_argument("--loss-log", type=Path, metavar="FILE", help="a line per rank and step; see compare_runs.py")
     parser.add_argument(
         "--digest", type=Path, metavar="FILE", help="a line per rank at the end: sha256 of its weights and masters"
     )
     args = parser.parse_args()
-    text, _ = load_corpus()
+    text, held_out_text = load_corpus()
     run = deadpool.join()
     if run.world_size % (TENSOR * PIPELINE):
         raise SystemExit(f"train_megatron_style.py: {run.world_size} ranks; it needs a multiple of {TENSOR * PIPELINE}")
@@ -260,20 +272,30 @@ def main() -> None:
     optimizer = DistributedOptimizer(stage, args.lr)
     guard = run.protect(model=stage, optimizer=optimizer)
 
-    def train_step(step: int) -> float:
-        for weight in optimizer.weights:
-            weight.grad = None
+    def batches(text: Tensor, key: str) -> Batches:
         share = dist.get_rank(groups.data)
-        batches = [draw(text, f"{step} {share} {i}", args.batch, args.context) for i in range(MICROBATCHES)]
-        loss = gradients(stage, batches, args.width)
-        optimizer.step()
+        return [draw(text, f"{key} {share} {i}", args.batch, args.context) for i in range(MICROBATCHES)]
+
+    def mean(loss: Tensor) -> float:
+        """Returns the loss that the last stage has found, on every rank of the pipeline."""
         dist.all_reduce(loss, group=groups.pipeline)
         return loss.item()
 
-    for step, loss in guard.run(train_step, until=args.steps):
-        append_line(args.loss_log, rank=run.rank, step=step, loss=loss.hex())
-        if run.rank == 0 and (step + 1) % 10 == 0:
-            print(f"step {step + 1:5d}  loss {loss:.3f}", flush=True)
+    def train_step(step: int) -> Losses:
+        for weight in optimizer.weights:
+            weight.grad = None
+        loss = gradients(stage, batches(text, str(step)), args.width)
+        optimizer.step()
+        if (step + 1) % args.eval_every:
+            return Losses(mean(loss), None)
+        with torch.no_grad():
+            _, held_out = forward(stage, batches(held_out_text, "held out"), args.width)
+        return Losses(mean(loss), mean(held_out))
+
+    for step, losses in guard.run(train_step, until=args.steps):
+        log_losses(args.loss_log, run.rank, step, losses)
+        if run.rank == 0 and losses.held_out is not None:
+            print(f"step {step + 1:5d}  loss {losses.train:.3f}  held-out {losses.held_out:.3f}", flush=True)
 
     total = hashlib.sha256(optimizer.flat.view(torch.uint8).numpy().tobytes())
     total.update(optimizer.master.detach().view(torch.uint8).numpy().tobytes())

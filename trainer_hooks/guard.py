@@ -35,6 +35,7 @@ from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Value
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.protection.restore import restore_from
 from deadpool.trainer_hooks.protocol import RankPhase
 from deadpool.trainer_hooks.recovery import Recovery
@@ -80,6 +81,9 @@ class RankGuard:
     @protecting.setter
     def protecting(self, on: bool) -> None:
         self._protection.on = on
+
+    def describe(self) -> Description:
+        return self._protection.describe()
 
     # ------------------------------------------------------------ the loop
 

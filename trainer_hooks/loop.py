@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Literal, Protocol, TypeVar
 
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.description import Description
 
 Value = TypeVar("Value")
 
@@ -78,6 +79,12 @@ class Guard(Protocol):
 
     @protecting.setter
     def protecting(self, on: bool) -> None: ...
+
+    def describe(self) -> Description:
+        """Returns what this rank holds of the state: what other ranks hold as well, what is unique, where its replicas are.
+
+        print() shows it as a table, `to_json()` gives values. Before the first commit it says that this is not known yet.
+        """
 
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
         """Yields (step, train_step(step)) for each completed step in [start, until).

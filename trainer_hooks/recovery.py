@@ -87,7 +87,7 @@ class Recovery:
         match source.kind:
             case SourceKind.LIVE:
                 self._protection.restore_live(wanted)
-                return wanted, Restored(bytes_restored=0, peers=self._protection.peers)
+                return wanted, Restored(bytes_restored=0, sharing=self._protection.sharing)
             case SourceKind.VAULT:
                 restored = from_own_slot(self._state, self._protection.own_slots(), wanted, self._session.node_id)
             case SourceKind.REPLICA | SourceKind.ELSEWHERE:

@@ -20,6 +20,7 @@ from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Guard, Value
 from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state.extras import Extra
 from deadpool.trainer_hooks.state.training_state import TrainingState
@@ -131,6 +132,9 @@ class PlainGuard:
         self.counters = Counters()
         self.protecting = False
         self._opened = False
+
+    def describe(self) -> Description:
+        return Description(rank=dist.get_rank(), protected=False)
 
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
         self.begin(start=start, until=until)

@@ -91,14 +91,15 @@ class Vault:
             if known != header:
                 tables = Tables.from_bytes(header, os.pread(fd, header.tables_bytes, HEADER_BYTES))
                 together = self._together.setdefault(header.rank, HeldTogether(header.rank)).of(tables)
-                peer_sets = tuple(_set_of(header.rank, ranks, digest) for ranks, digest in together.items())
+                peer_sets = tuple(rank_set(header.rank, ranks, digest) for ranks, digest in together.items())
                 self._peer_sets[path] = (header, peer_sets)
             if Header.from_page(os.pread(fd, HEADER_BYTES, 0)) == header:  # nobody has begun to write it meanwhile
                 return Slot(kind=kind, rank=header.rank, generation=header.generation, step=header.step, peer_sets=peer_sets)
         return None
 
 
-def _set_of(rank: int, ranks: tuple[int, ...], digest: int) -> RankSet:
+def rank_set(rank: int, ranks: tuple[int, ...], digest: int) -> RankSet:
+    """Returns the set as a slot of that rank names it. `ranks`, `digest`: as HeldTogether says."""
     return RankSet(ranks=tuple(other for other in ranks if other != rank), digest=digest >> 1)  # a signed number on the wire
 
 

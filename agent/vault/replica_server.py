@@ -18,6 +18,7 @@ from deadpool.host.ports import listen_at
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.secret import AUTH_TIMEOUT_S, check_as_server
 from deadpool.proto.step import NO_STEP
+from deadpool.proto.vault.holdings import SlotHoldings, to_json
 from deadpool.proto.vault.layout import (
     HEADER_BYTES,
     SLOT_NAMES,
@@ -36,6 +37,7 @@ from deadpool.proto.vault.wire import (
     Discard,
     GetData,
     GetHead,
+    GetHoldings,
     Put,
     Reply,
     Request,
@@ -172,6 +174,10 @@ class ReplicaServer:
                     send_reply(connection, Reply())
                 case GetHead() | GetData():
                     self._send_slot(connection, request)
+                case GetHoldings():
+                    held = to_json(list(self._holdings()))
+                    send_reply(connection, Reply(raw_bytes=len(held)))
+                    connection.sendall(held)
         except (ConfigError, SnapshotError) as error:
             send_reply(connection, Reply(error=str(error)))
             return not isinstance(request, Put)
@@ -257,6 +263,15 @@ class ReplicaServer:
                     if header is not None and named and not _is_whole(slot, header) and slot.header() == header:
                         slot.unseal()
                         _log.warning("%s of step %d fails its checksums: it is not used", path.name, header.step)
+
+    def _holdings(self) -> Iterator[SlotHoldings]:
+        """Yields what each sealed slot holds; one that is written meanwhile is left out."""
+        for path in sorted(path for kind in SlotKind for path in self._folder.glob(f"{kind}-*")):
+            with contextlib.suppress(SnapshotError), _opened(path) as slot:
+                header = slot.header()
+                if header is not None:
+                    kind = SlotKind(path.name.partition("-")[0])
+                    yield SlotHoldings.of(kind, header, slot.tables(header).layout)
 
     # ------------------------------------------------------------ slots
 

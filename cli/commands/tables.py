@@ -10,11 +10,14 @@ from rich.text import Text
 
 from deadpool.cli.commands.ended import EndedJob
 from deadpool.cli.doctor.checks import Finding, Level
+from deadpool.cli.holdings import NOT_YET, JobHoldings
 from deadpool.cli.launcher.console import describe
 from deadpool.cli.places import place
+from deadpool.host.sizes import size_text
 from deadpool.proto.convert import to_plain
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RecoveryRecord
+from deadpool.proto.vault.holdings import ranks_text
 
 _RECOVERIES_SHOWN = 5
 _WIDE = 240
@@ -39,6 +42,25 @@ def status_view(status: JobStatus) -> RenderableType:
     if status.recoveries:
         parts.append(_recoveries(status.recoveries[-_RECOVERIES_SHOWN:]))
     return Group(*parts)
+
+
+def holdings_view(held: JobHoldings) -> RenderableType:
+    """Returns what is unique in the state, and where its copies are."""
+    silent = [Text(f"its vault does not answer: {each}", style="bold red") for each in held.silent]
+    if held.step == NO_STEP:
+        return Group(Text(NOT_YET), *silent)
+    table = Table(f"state at step {held.step}", box=box.SIMPLE_HEAD)
+    for name in ("items", "bytes"):
+        table.add_column(name, justify="right")
+    for name in ("held by", "on", "replicas on"):
+        table.add_column(name, overflow="fold")
+    for each in held.groups:
+        ranks = f"{'rank' if len(each.ranks) == 1 else 'ranks'} {ranks_text(each.ranks)}"
+        alone = "" if each.same else ": unique" if len(each.ranks) == 1 else ": each its own"
+        replicas = "" if each.same else ", ".join(each.replicas) or "none"
+        cells = (each.group, str(each.items), size_text(each.size_bytes), f"{ranks}{alone}", ", ".join(each.nodes), replicas)
+        table.add_row(*cells)
+    return Group(table, *silent)
 
 
 def ended_view(job: EndedJob) -> RenderableType:

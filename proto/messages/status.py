@@ -35,6 +35,7 @@ class NodeStatus:
     standins_ready: int
     ranks: tuple[RankStatus, ...] = ()
     troubles: tuple[str, ...] = ()  # what the node runs out of
+    port: int = 0  # where its vault is served (TCP), at `host`
     clock_ahead_s: float = (
         0.0  # its calendar clock, of the supervisor's machine's; the way of the heartbeat makes it a little less
     )

@@ -9,6 +9,7 @@ Raw bytes follow a frame (proto/frames.py) where the table says so.
 | GetHead: a sealed slot's header, tables   |                               | Reply, header page + tables           |
 | GetData: ranges of a sealed slot's data   |                               | Reply, the ranges, in order           |
 | Discard: unseal a slot if it is bad       |                               | Reply                                 |
+| GetHoldings: what all sealed slots hold   |                               | Reply, JSON (holdings.py)             |
 
 Several requests may follow each other on one connection. An error reply leaves the connection usable, except after Put,
 where the server closes it.
@@ -18,7 +19,7 @@ import dataclasses
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import receive_rest, to_frame
@@ -85,6 +86,11 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GetHoldings:
+    """For people who ask what is replicated where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """`raw_bytes`: how many raw bytes follow. `error`: "" or why not."""
 
@@ -92,8 +98,8 @@ class Reply:
     error: str = ""
 
 
-Request = ReserveSlots | Put | GetHead | GetData | Discard
-_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in (ReserveSlots, Put, GetHead, GetData, Discard)}
+Request = ReserveSlots | Put | GetHead | GetData | Discard | GetHoldings
+_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 
 
 def send_request(connection: socket.socket, request: Request) -> None:

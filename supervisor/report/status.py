@@ -81,6 +81,7 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> Nod
         index=node.index,
         role=node.role,
         host=node.endpoint.host,
+        port=node.endpoint.port,
         heartbeat_age_s=now_s - heard_s,
         cpu_share=heartbeat.cpu_share,
         memory_share=heartbeat.memory_share,

@@ -66,6 +66,13 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
     pids = {rank["rank"]: rank["pid"] for each in status["nodes"] for rank in each["ranks"]}
     assert set(pids.values()) <= set(job.pids())
 
+    held = json.loads(job.ask("status", "--state", "--json").stdout)["state"]
+    assert held["step"] > 3
+    assert {each["group"] for each in held["groups"]} == {"parameters", "optimizer state", "extras and metadata"}
+    alone = [each for each in held["groups"] if not each["same"]]  # the random generators are each rank's own
+    assert sorted(rank for each in alone if each["group"] == "extras and metadata" for rank in each["ranks"]) == [0, 1, 2, 3]
+    assert all(len({*each["nodes"], *each["replicas"]}) == 2 for each in alone)
+
     with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as page:
         assert f'deadpool_protected{{job="{job.job_id}"}} 1.0' in page.read().decode()
 

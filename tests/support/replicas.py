@@ -16,6 +16,7 @@ from deadpool.proto.vault.wire import (
     Discard,
     GetData,
     GetHead,
+    GetHoldings,
     Put,
     Reply,
     ReserveSlots,
@@ -99,7 +100,7 @@ def serving(root: Path) -> Iterator[Receiver]:
             assert not thread.is_alive(), thread
 
 
-def ask(connection: socket.socket, request: ReserveSlots | GetHead | GetData | Discard) -> tuple[Reply, bytes]:
+def ask(connection: socket.socket, request: ReserveSlots | GetHead | GetData | Discard | GetHoldings) -> tuple[Reply, bytes]:
     send_request(connection, request)
     reply = receive_reply(connection)
     raw = bytearray(reply.raw_bytes)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from launching import Job, Launcher
 
 ROOT = Path(__file__).parents[2]
 STEPS = 36
-SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", "12")
+EVAL_EVERY = 12
+SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", str(EVAL_EVERY))
+SMALL_MEGATRON = ("--layers", "1", "--width", "32", "--context", "32", "--eval-every", str(EVAL_EVERY))
+ON_8_RANKS = ("3d", "megatron")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,10 @@ class Training:
     losses: Path
     digests: Path
     summary: dict[str, Any]
+
+    @property
+    def ranks(self) -> int:
+        return len(lines(self.digests))
 
     def assert_same_as(self, other: "Training") -> None:
         """Every rank, every step, to the bit; a step that was logged twice must have been logged the same."""
@@ -35,11 +43,29 @@ def assert_same(mine: Path, theirs: Path) -> None:
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
-def start(launcher: Launcher, parallel: str, *options: str, steps: int = STEPS) -> Job:
-    script = str(ROOT / "examples" / "train_gpt.py")
+def start(launcher: Launcher, way: str, *options: str, steps: int = STEPS, training: Sequence[str] = ()) -> Job:
+    """Starts the training of examples/train_gpt.py spread that `way`, or examples/train_megatron_style.py ("megatron").
+
+    `options` are the launcher's, `training` the script's.
+    """
+    ranks = "4" if way in ON_8_RANKS else "2"
+    script, *own = (
+        ("train_megatron_style.py", *SMALL_MEGATRON) if way == "megatron" else ("train_gpt.py", "--parallel", way, *SMALL)
+    )
     return launcher.start(
-        *("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json", *options),
-        *(script, "--parallel", parallel, "--steps", str(steps), "--loss-log", "losses", "--digest", "digests", *SMALL),
+        *(
+            "--standalone",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            ranks,
+            "--spares",
+            "1",
+            "--summary-json",
+            "summary.json",
+            *options,
+        ),
+        *(str(ROOT / "examples" / script), "--steps", str(steps), "--loss-log", "losses", "--digest", "digests", *own, *training),
     )
 
 
@@ -47,6 +73,11 @@ def finished(job: Job) -> Training:
     outcome = job.wait()
     assert outcome.exit_code == 0, f"{outcome.out}\n{outcome.err}"
     return Training(job.folder / "losses", job.folder / "digests", json.loads((job.folder / "summary.json").read_text()))
+
+
+def lines(path: Path) -> set[str]:
+    """Returns the different lines of a file: what was written twice must have been written the same."""
+    return set(path.read_text().splitlines()) if path.exists() else set()
 
 
 def hurry(job: Job) -> None:

@@ -36,7 +36,7 @@ PURE = (
     "cli.simulate.cluster", "cli.simulate.estimate", "cli.simulate.measured", "cli.simulate.paper", "cli.simulate.sweep",
     "cli.simulate.training",
     "deploy.slurm.*", "proto.messages.*", "proto.config", "proto.drill", "proto.faults", "proto.step", "proto.streams",
-    "proto.vault.slots",
+    "proto.vault.slots", "proto.vault.holdings", "cli.holdings",
 )  # fmt: skip
 READS_A_SHIPPED_TABLE = {"supervisor.failures.rules"}  # always the same one
 VALUES = {  # modules that also act, of which pure ones take values and functions over values

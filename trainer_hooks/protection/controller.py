@@ -8,13 +8,15 @@ from pathlib import Path
 from deadpool.host.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.checkpoint import folder_name, read_marker
 from deadpool.proto.messages import NO_STEP, Placement, ProtectionChanged, Reform, StateDiffers
+from deadpool.proto.vault.holdings import holdings
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
 from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
-from deadpool.trainer_hooks.protection.peers import Exchange, Peers
+from deadpool.trainer_hooks.protection.description import Description
+from deadpool.trainer_hooks.protection.peers import Exchange, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -41,7 +43,7 @@ class Protection:
         self.on = True
         self.boundary: Boundary | None = None
         self._compared: Boundary | None = None
-        self._local = Local(slots=self._reserved_slots, engine=engine, peers={}, counters=Counters())
+        self._local = Local(slots=self._reserved_slots, engine=engine, sharing=Sharing(), counters=Counters())
         self._session, self._state, self._engine = session, state, engine
         self._member = session.member
         self._on_commit = on_commit
@@ -58,13 +60,9 @@ class Protection:
         return self._local.counters
 
     @property
-    def peers(self) -> Peers:
+    def sharing(self) -> Sharing:
         """Who holds what as well, as far as this rank knows."""
-        return self._local.peers
-
-    @peers.setter
-    def peers(self, peers: Peers) -> None:
-        self._local.peers = peers
+        return self._local.sharing
 
     def first(self, state: StateId) -> bool:
         """Protects the first state and returns True once it is committed, or cannot be; False when the generation broke.
@@ -100,7 +98,7 @@ class Protection:
 
     def holds(self, restored: Restored) -> None:
         """The process was restored to another state than its own."""
-        self.peers = restored.peers
+        self._local.sharing = restored.sharing
         self._local.outside_writes.begin(expected=restored.sums, keys=restored.outside_writes)
 
     def again(self, plan: Reform) -> None:
@@ -166,6 +164,19 @@ class Protection:
             self._slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
         return self._slots
 
+    def describe(self) -> Description:
+        """Returns what this rank holds, as in the boundary captured last."""
+        rank, step, boundary = self._session.rank, self._member.commit_step, self.boundary
+        if step == NO_STEP or boundary is None:
+            return Description(rank=rank)
+        layout = layout_of(boundary.held, self.sharing.relied_on)
+        return Description(
+            rank=rank,
+            step=step,
+            holdings=holdings(layout, len(pack_meta(boundary.meta))),
+            nodes=tuple(holder.node_id for holder in self._placement.holders),
+        )
+
     def restore_own(self) -> bool:
         """Makes the process hold its live state again, from its own slot; returns whether that holds it."""
         assert self._member.live is not None
@@ -184,7 +195,7 @@ class Protection:
     def _reserve(self) -> None:
         """Has the slots made, with room for optimizer state that appears with the first step; ConfigError: there is no room."""
         assert self.boundary is not None
-        layout = layout_of(self.boundary.held, self.peers)
+        layout = layout_of(self.boundary.held, self.sharing.relied_on)
         growth = self._state.growth()
         meta_bytes = len(pack_meta(self.boundary.meta))
         snapshot_bytes, _ = capacity(layout.data_bytes + growth.size_bytes, len(layout.items) + growth.items, meta_bytes)
@@ -220,7 +231,14 @@ class Protection:
         return Network(
             board=CommitBoard(store, rank=rank, world_size=world_size, cancelled=cancelled),
             holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
-            exchange=Exchange(store, rank=rank, world_size=world_size, node_id=session.node_id, cancelled=cancelled),
+            exchange=Exchange(
+                store,
+                rank=rank,
+                world_size=world_size,
+                node_id=session.node_id,
+                replicas=len(self._placement.holders),
+                cancelled=cancelled,
+            ),
             verifier=verifier,
             checkpoints=checkpoints,
             cancelled=cancelled,

@@ -1,33 +1,48 @@
 """Who else holds these bytes? One rule for DDP, ZeRO, FSDP and whatever comes: same key and same checksum on another node.
 
-Every rank publishes for each of its items the hash of its key and its checksum. An item whose pair is found on another node is
-*replicated* (it need not travel: any of its holders can give it back), all others are *unique*. Nobody has to say which
-parallelism is used, a wrong claim cannot survive (the checksums differ), and ranks that part later (a coincidence such as zeros
-on every rank, or training that is by right each rank's own) are found out in the very state in which they do (commit.py).
+Every rank publishes for each of its items the hash of its key and its checksum. An item whose pair is found on as many other
+nodes as there are to be replicas is *replicated* (it need not travel: any of its holders can give it back, whichever nodes are
+lost), all others are *unique*. Nobody has to say which parallelism is used, a wrong claim cannot survive (the checksums differ),
+and ranks that part later (a coincidence such as zeros on every rank, or training that is by right each rank's own) are found out
+in the very state in which they do (commit.py).
 """
 
 import json
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 
 from deadpool.proto.vault.layout import checksum
 from deadpool.trainer_hooks.protection.commit import verdict_key
 from deadpool.trainer_hooks.store_wait import wait_for
 from deadpool.trainer_hooks.torch_internals import Store
 
-Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes; () is unique
+Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes, () if none does
+Published = Mapping[int, tuple[str, Set[tuple[int, int]]]]  # by rank: its node, and the pairs that it has published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """`same`: the other ranks that hold the same bytes, one of them at least on another node. `relied_on`: the same, but () for
+    the items that too few nodes hold: those are unique, as far as replicas are concerned.
+    """
+
+    same: Peers = field(default_factory=dict)
+    relied_on: Peers = field(default_factory=dict)
 
 
 class Exchange:
-    """One rank's part in it, in one generation. `store`: as for the commits."""
+    """One rank's part in it, in one generation. `store`: as for the commits. `replicas`: how many each rank's state has."""
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, node_id: str, cancelled: threading.Event) -> None:
+    def __init__(
+        self, store: Store, *, rank: int, world_size: int, node_id: str, replicas: int, cancelled: threading.Event
+    ) -> None:
         self._store, self._rank, self._world_size, self._node_id = store, rank, world_size, node_id
-        self._cancelled = cancelled
+        self._replicas, self._cancelled = replicas, cancelled
 
-    def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Peers | None:
-        """Returns the peers of each of this rank's items at S_step; None when the generation ended before all had published.
+    def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Sharing | None:
+        """Returns who else holds each of this rank's items at S_step; None when the generation ended before all had published.
 
         `again`: S_step is protected for the second time, because ranks have parted in it (commit.py). RefusedError: another rank
         cannot protect S_step, and may not publish anything.
@@ -42,13 +57,19 @@ class Exchange:
         keys = [f"{name}/{other}" for other in others]
         if others and not wait_for(store, keys, self._cancelled, or_refused=verdict_key(step, again=again)):
             return None
-        held: dict[int, tuple[str, set[tuple[int, int]]]] = {}
+        held: dict[int, tuple[str, Set[tuple[int, int]]]] = {}
         for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
             node, _, table = bytes(published).partition(b"\n")
             held[other] = json.loads(node), set(struct.iter_unpack("<QQ", table))
-        return {key: _peers(held, self._node_id, (hashes[key], value)) for key, value in sums.items()}
+        return sharing(held, self._node_id, {key: (hashes[key], value) for key, value in sums.items()}, self._replicas)
 
 
-def _peers(held: Mapping[int, tuple[str, set[tuple[int, int]]]], node_id: str, pair: tuple[int, int]) -> tuple[int, ...]:
-    same = [(rank, node) for rank, (node, table) in held.items() if pair in table]
-    return tuple(sorted(rank for rank, _ in same)) if any(node != node_id for _, node in same) else ()
+def sharing(others: Published, node_id: str, own: Mapping[str, tuple[int, int]], replicas: int) -> Sharing:
+    """Returns who of the others holds what a rank on this node holds: its pairs, by key. All that hold an item find the same."""
+    same, relied_on = Peers(), Peers()
+    for key, pair in own.items():
+        ranks = tuple(sorted(rank for rank, (_, table) in others.items() if pair in table))
+        nodes = {others[rank][0] for rank in ranks} - {node_id}
+        same[key] = ranks if nodes else ()
+        relied_on[key] = ranks if len(nodes) >= max(1, replicas) else ()
+    return Sharing(same=same, relied_on=relied_on)

@@ -23,7 +23,7 @@ from deadpool.proto.vault.together import HeldTogether
 from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import Outcome
 from deadpool.trainer_hooks.protection.holders import Holders
-from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.protection.peers import Sharing
 from deadpool.trainer_hooks.protection.ports import Network, ProtectionEvents
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OpenSlot
@@ -147,7 +147,7 @@ class Protector:
 
     def _protect(self, boundary: Boundary) -> bool:
         """Returns False when the generation is to end; an error, but for UnavailableError, when S_k cannot be protected."""
-        known = dict(self._local.peers)
+        known = self._local.sharing
         try:
             slot = self._local.slots().find_whole(boundary.state)
             if slot is None:
@@ -228,18 +228,19 @@ class Protector:
         try:
             slot = self._local.slots().find(state)
             assert slot is not None, "a state is overwritten only once the verdict on it is known"
-            verifier, known = self._network.verifier, self._local.peers
+            verifier, known = self._network.verifier, self._local.sharing
             compared = self._schedule.comparison_is_due(state.step) or not self._schedule.is_settled(state.step)
             if verifier is not None and not compared:
-                verdict = verifier.verdict(state.step, slot.sums(), known, again=True)
+                verdict = verifier.verdict(state.step, slot.sums(), known.same, again=True)
                 if not self._is_to_stay(slot, verdict, known):
                     return False
-            peers = self._network.exchange.peers(state.step, slot.sums(), again=True)
+            sharing = self._network.exchange.peers(state.step, slot.sums(), again=True)
             with self._wake:  # once `quiesce` has it, nothing is written any more
-                if peers is None or self._cancelled.is_set():
+                if sharing is None or self._cancelled.is_set():
                     raise UnavailableError(f"the generation ended before {state} was protected")
-                parted = [key for key in peers if peers[key] != self._local.peers.get(key, ())]
-                self._writer.agree(peers)
+                peers, before = sharing.relied_on, known.relied_on
+                parted = [key for key in peers if peers[key] != before.get(key, ())]
+                self._writer.agree(sharing)
                 slot = self._local.slots().seal_again(slot, peers)
             log.info("ranks have parted in step %d: %d items, such as %s", state.step, len(parted), parted[:1])
             self._replicate(slot)
@@ -259,12 +260,12 @@ class Protector:
         """Copies S_k into the free slot and seals it."""
         copied = self._writer.copy(boundary, (self.commit_step, self._agreed_step))
         if self._schedule.exchange_is_due(boundary.state.step):
-            peers = self._network.exchange.peers(boundary.state.step, copied.by_key())
-            if peers is not None and peers != {key: self._local.peers.get(key, ()) for key in peers}:
-                self._writer.agree(peers)
+            sharing = self._network.exchange.peers(boundary.state.step, copied.by_key())
+            if sharing is not None and sharing != self._local.sharing:
+                self._writer.agree(sharing)
         return self._writer.seal(copied)
 
-    def _verified(self, slot: OpenSlot, peers: Peers) -> bool:
+    def _verified(self, slot: OpenSlot, known: Sharing) -> bool:
         """Returns False when S_k must not be committed: a rank's copy is outvoted, and an earlier state was the same everywhere.
 
         The job goes back to that one then: every vault has kept it. The supervisor replaces the rank's process.
@@ -272,9 +273,9 @@ class Protector:
         step, verifier = slot.state.step, self._network.verifier
         if verifier is None or not self._schedule.comparison_is_due(step):
             return True
-        return self._is_to_stay(slot, verifier.verdict(step, slot.sums(), peers), peers)
+        return self._is_to_stay(slot, verifier.verdict(step, slot.sums(), known.same), known)
 
-    def _is_to_stay(self, slot: OpenSlot, verdict: Verdict | None, peers: Peers) -> bool:
+    def _is_to_stay(self, slot: OpenSlot, verdict: Verdict | None, known: Sharing) -> bool:
         """Says what is wrong with the state, if anything is. Returns as `_verified`."""
         step = slot.state.step
         if verdict is None:
@@ -282,7 +283,7 @@ class Protector:
         good_step, self._agreed_step = self._agreed_step, NO_STEP
         discarded = verdict.majority and good_step != NO_STEP
         if discarded:
-            self._writer.agree(peers)  # an exchange with this state would have taken the wrong copy for one of its rank's own
+            self._writer.agree(known)  # an exchange with this state would have taken the wrong copy for one of its rank's own
         if discarded and self._plan.rank in verdict.ranks:
             self._local.slots().discard(slot.state)
         if self._plan.rank == verdict.teller or self._plan.rank not in verdict.ranks:

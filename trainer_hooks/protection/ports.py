@@ -11,7 +11,7 @@ from deadpool.proto.messages import RankMessage, Role
 from deadpool.proto.vault.together import Together
 from deadpool.proto.vault.wire import Put
 from deadpool.trainer_hooks.protection.commit import Outcome
-from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.protocol import Member
 from deadpool.trainer_hooks.torch_internals import Store
@@ -40,7 +40,7 @@ class ReplicaHolder(Protocol):
 class PeerExchange(Protocol):
     """Who else holds these bytes (peers.py)."""
 
-    def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Peers | None: ...
+    def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Sharing | None: ...
 
 
 class StateVerifier(Protocol):

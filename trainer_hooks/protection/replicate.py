@@ -12,11 +12,13 @@ from deadpool.host.errors import DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.frames import receive_exactly
 from deadpool.proto.messages import Endpoint, SlotKind
 from deadpool.proto.secret import prove_as_client
+from deadpool.proto.vault.holdings import SlotHoldings, from_json
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
 from deadpool.proto.vault.wire import (
     Discard,
     GetData,
     GetHead,
+    GetHoldings,
     Put,
     Request,
     ReserveSlots,
@@ -71,6 +73,12 @@ class VaultClient:
     def discard(self, kind: SlotKind, rank: int, generation: int, step: int) -> None:
         """Has the vault check a slot that arrived with other bytes than it should have; it unseals it when it is bad there."""
         self._ask(Discard(kind=kind, rank=rank, generation=generation, step=step))
+
+    def holdings(self) -> tuple[SlotHoldings, ...]:
+        """Returns what each sealed slot of this vault holds."""
+        with self._connection() as connection:
+            send_request(connection, GetHoldings())
+            return from_json(receive_exactly(connection, self._check(connection)))
 
     def close(self) -> None:
         """Ends the connection, also under a call in another thread. No call succeeds afterwards."""

@@ -20,7 +20,7 @@ from deadpool.proto.messages import BadCopy, CopyConflict, SlotKind, Source, Sou
 from deadpool.proto.vault.layout import UNIQUE, Item, Tables, checksum
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.copy_engine import as_bytes
-from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.slots import OwnSlots
 from deadpool.trainer_hooks.state.metadata import Meta, unpack_meta
@@ -31,13 +31,13 @@ OUTSIDE_WRITES = "outside_writes"  # in the metadata: what OutsideWrites knows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """`peers`: what the snapshot says of who else holds which item. `bad_copies`, `conflicts`: passed over on the way.
+    """`sharing`: what the snapshot says of who else holds which item. `bad_copies`, `conflicts`: passed over on the way.
 
     `sums`: each item's checksum. `outside_writes`: the items known to change outside of optimizer.step.
     """
 
     bytes_restored: int
-    peers: Peers
+    sharing: Sharing
     bad_copies: tuple[BadCopy, ...] = ()
     conflicts: tuple[CopyConflict, ...] = ()
     sums: Mapping[str, int] | None = None
@@ -202,7 +202,7 @@ def restore_from(state: TrainingState, tables: Tables, data: Mapping[str, memory
 def _restored(tables: Tables, meta: Meta) -> Restored:
     return Restored(
         bytes_restored=sum(item.nbytes for item in tables.layout.items),
-        peers=peers_of(tables),
+        sharing=Sharing(same=peers_of(tables), relied_on=peers_of(tables)),
         sums={item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)},
         outside_writes=tuple(meta.get(OUTSIDE_WRITES, ())),
     )

@@ -11,7 +11,7 @@ from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.outside_writes import OutsideWrites
-from deadpool.trainer_hooks.protection.peers import Peers
+from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
 from deadpool.trainer_hooks.state.items import Held, type_name
 from deadpool.trainer_hooks.state.metadata import pack_meta
@@ -23,12 +23,13 @@ CHUNK_BYTES = 32 << 20
 class Local:
     """What protection keeps in this process from one generation to the next.
 
-    `slots()`: this rank's, made if they are not there yet (ConfigError: there is no room). `peers`: who holds what as well.
+    `slots()`: this rank's, made if they are not there yet (ConfigError: there is no room). `sharing`: who holds what as
+    well.
     """
 
     slots: Callable[[], OwnSlots]
     engine: Engine
-    peers: Peers
+    sharing: Sharing
     counters: Counters
     outside_writes: OutsideWrites = field(default_factory=OutsideWrites)
 
@@ -86,9 +87,9 @@ class SnapshotWriter:
             raise SnapshotError(f"{doubts[0]} may have been changed while it was copied, outside of optimizer.step")
         return Copied(index=index, state=boundary.state, layout=layout, data_offset=data_offset, meta=meta, sums=sums)
 
-    def agree(self, peers: Peers) -> None:
-        """From now on these are who holds what as well."""
-        self._local.peers = peers
+    def agree(self, sharing: Sharing) -> None:
+        """From now on this is who holds what as well."""
+        self._local.sharing = sharing
         self._layout = None
 
     def seal(self, copied: Copied) -> OpenSlot:
@@ -97,7 +98,7 @@ class SnapshotWriter:
         """
         layout = copied.layout
         if self._layout is None or self._layout[1] is not layout:
-            layout = layout.with_peers(self._local.peers)
+            layout = layout.with_peers(self._local.sharing.relied_on)
         return self._local.slots().seal(copied.index, copied.state, layout, copied.meta, copied.sums, copied.data_offset)
 
     def _place(self, held: list[Held]) -> tuple[Layout, list[int], list[int]]:
@@ -105,7 +106,7 @@ class SnapshotWriter:
         if self._layout is not None and self._layout[0] is not held and _have_same_form(self._layout[0], held):
             self._layout = held, *self._layout[1:]  # parameters that are given other memory in each step
         if self._layout is None or self._layout[0] is not held:
-            layout = layout_of(held, self._local.peers)
+            layout = layout_of(held, self._local.sharing.relied_on)
             index = {each.key: i for i, each in enumerate(held)}
             order = [index[item.key] for item in layout.items]
             self._layout = held, layout, order, sorted(range(len(order)), key=order.__getitem__)

@@ -35,6 +35,13 @@ def test_a_second_protect_is_refused_and_a_second_loop(run: Run) -> None:
         run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
 
 
+def test_a_run_that_is_not_protected_says_so(run: Run) -> None:
+    model = nn.Linear(2, 2)
+    described = run.protect(model=model, optimizer=torch.optim.SGD(model.parameters())).describe()
+    assert not described.protected
+    assert "not protected" in str(described)
+
+
 def test_a_model_without_memory_is_refused(run: Run) -> None:
     model = nn.Linear(2, 2, device="meta")
     with pytest.raises(deadpool.ConfigError, match=r"model\.weight is on the meta device"):

@@ -13,11 +13,13 @@ from replicas import RANK, Receiver, Replica, ask, send, serving
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import NO_STEP, RankSet, Slot, SlotKind
 from deadpool.proto.secret import make_token
+from deadpool.proto.vault.holdings import from_json
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
 from deadpool.proto.vault.together import HeldTogether
 from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
+    GetHoldings,
     Reply,
     ReserveSlots,
     receive_reply,
@@ -67,6 +69,16 @@ def test_the_tables_of_whatever_state_is_there(receiver: Receiver) -> None:
     replica = Replica(step=5)
     send(connection, replica)
     assert ask(connection, anything)[1][HEADER_BYTES:] == replica.tables
+
+
+def test_what_all_sealed_slots_hold(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    assert from_json(ask(connection, GetHoldings())[1]) == ()
+    send(connection, Replica(step=5))
+    (held,) = from_json(ask(connection, GetHoldings())[1])
+    assert (held.kind, held.rank, held.generation, held.step) == (SlotKind.REPLICA, RANK, 1, 5)
+    assert [(row.items, row.size_bytes, row.ranks) for row in held.holdings if row.ranks] == [(1, 1000, (1, 2))]
+    assert sum(row.size_bytes for row in held.holdings) == 1000 + 100_000 + 8 + len(b"meta")
 
 
 def test_slots_take_turns_and_the_committed_one_stays(receiver: Receiver) -> None:

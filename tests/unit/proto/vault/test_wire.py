@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault import wire
-from deadpool.proto.vault.wire import Discard, GetData, GetHead, Put, Reply, Request, ReserveSlots
+from deadpool.proto.vault.wire import Discard, GetData, GetHead, GetHoldings, Put, Reply, Request, ReserveSlots
 
 NUMBERS = st.integers(-1, 2**63 - 1)
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5).map(tuple)
@@ -22,6 +22,7 @@ REQUESTS = st.one_of(
         tables_bytes=NUMBERS,
     ),
     st.builds(Discard, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
+    st.builds(GetHoldings),
     st.builds(GetHead, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
     st.builds(GetData, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS, ranges=RANGES),
 )  # fmt: skip
@@ -61,7 +62,7 @@ def test_replies_survive_the_wire(raw_bytes: int, error: str) -> None:
 
 
 def test_every_request_is_tested() -> None:
-    assert set(typing.get_args(Request)) == {ReserveSlots, Put, GetHead, GetData, Discard}
+    assert set(typing.get_args(Request)) == {ReserveSlots, Put, GetHead, GetData, Discard, GetHoldings}
 
 
 HEAD = {"request": "GetHead", "kind": "snapshot", "rank": 0, "generation": 1, "step": 2}

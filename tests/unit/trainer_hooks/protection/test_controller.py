@@ -266,3 +266,18 @@ def test_what_the_optimizer_changes_past_the_version_counter_is_not_cloned(train
     assert training.protection.boundary is not None
     cloned = set(range(len(training.state.held()))) - set(training.protection.boundary.shared())
     assert all(training.state.held()[index].volatile for index in cloned)
+
+
+def test_a_rank_says_what_it_holds(training: Training) -> None:
+    training.advance()
+    described = training.protection.describe()
+    held = training.state.held()
+    assert (described.rank, described.step) == (0, 1)
+    assert {row.group: row.items for row in described.holdings} == {
+        "parameters": len(list(training.model.parameters())),
+        "buffers": len(list(training.model.buffers())),
+        "optimizer state": sum(len(state) for state in training.optimizer.state.values()),
+        "extras and metadata": 1,
+    }
+    assert sum(row.size_bytes for row in described.holdings[:-1]) == sum(each.tensor.nbytes for each in held)
+    assert not any(row.ranks for row in described.holdings)

@@ -22,7 +22,7 @@ from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
-from deadpool.trainer_hooks.protection.peers import Exchange
+from deadpool.trainer_hooks.protection.peers import Exchange, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -90,14 +90,14 @@ class Rank:
         network = Network(
             board=CommitBoard(store, rank=rank, world_size=2, cancelled=self.cancelled),
             holders=[self.holder],
-            exchange=Exchange(store, rank=rank, world_size=2, node_id=f"node{rank}", cancelled=self.cancelled),
+            exchange=Exchange(store, rank=rank, world_size=2, node_id=f"node{rank}", replicas=1, cancelled=self.cancelled),
             verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
             checkpoints=self.checkpoints,
             cancelled=self.cancelled,
         )
         plan = ProtectionPlan(rank=rank, generation=1, commit_step=NO_STEP)
         schedule = Schedule(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every)
-        self.local = Local(slots=lambda: self.slots, engine=CpuEngine(), peers={}, counters=self.counters)
+        self.local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)
         self.protector = Protector(plan, schedule, self.local, network, self)
 
     def committed(self, step: int) -> None:

@@ -1,0 +1,72 @@
+"""Every parallelism loses a node and a rank, is drained, and is started again from disk: the training is the unbroken one.
+
+Bit for bit, held-out losses included. The rows of docs/compatibility.md name these tests.
+"""
+
+from pathlib import Path
+
+import pytest
+from launching import Job, Launcher, until
+from training import EVAL_EVERY, Training, finished, lines, start
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+WAYS = ("ddp", "zero", "fsdp", "hsdp", "tp-fsdp", "pp", "3d", "megatron")
+FAST = {"node": ("tp-fsdp",), "rank": ("pp",)}  # these run with all others
+EVALUATES = EVAL_EVERY - 1  # a step in which the held-out loss is due, after the update in whose middle injections happen
+SLOWLY = tuple(word for rank, step in ((0, 4), (1, 14), (0, 24)) for word in ("--inject", f"slow-rank:{rank}@{step}"))
+
+
+def ways(loses: str) -> list[object]:
+    return [way if way in FAST.get(loses, ()) else pytest.param(way, marks=pytest.mark.long) for way in WAYS]
+
+
+def one_recovery(training: Training, *, kind: str, ranks: int) -> None:
+    (recovery,) = training.summary["recoveries"]
+    assert (recovery["class"], len(recovery["ranks"])) == (kind, ranks)
+    assert recovery["survivors_kept_processes"]
+    assert recovery["steps_reexecuted"] <= 2
+    assert training.summary["committed_steps_lost"] == 0
+    print(f"recovered in {recovery['total_s']:.2f} s: {recovery['phases_s']}")
+
+
+@pytest.mark.parametrize("parallel", ways("node"))
+def test_a_lost_node(launcher: Launcher, reference: Training, parallel: str) -> None:
+    broken = finished(start(launcher, parallel, "--inject", f"kill-node:1@{EVALUATES}"))
+    broken.assert_same_as(reference)
+    one_recovery(broken, kind="permanent", ranks=reference.ranks // 2)
+
+
+@pytest.mark.parametrize("parallel", ways("rank"))
+def test_a_lost_rank(launcher: Launcher, reference: Training, parallel: str) -> None:
+    broken = finished(start(launcher, parallel, "--inject", f"kill-rank:1@{EVALUATES}"))
+    broken.assert_same_as(reference)
+    one_recovery(broken, kind="transient", ranks=1)
+
+
+@pytest.mark.parametrize("parallel", ways("drain"))
+def test_a_drained_node(launcher: Launcher, reference: Training, parallel: str) -> None:
+    job = start(launcher, parallel, *SLOWLY)
+    until(lambda: len(lines(job.folder / "losses")) > reference.ranks, 100, "some steps are done")
+    drained = job.ask("drain", "node1")
+    assert drained.returncode == 0, drained.stderr
+    moved = finished(job)
+    moved.assert_same_as(reference)
+    one_recovery(moved, kind="planned", ranks=reference.ranks // 2)
+
+
+@pytest.mark.parametrize("parallel", ways("all"))
+def test_started_again_from_disk(launcher: Launcher, reference: Training, parallel: str, tmp_path: Path) -> None:
+    """The job ends with a lost node that nothing replaces; a second one goes on from the newest checkpoint."""
+    disk = ("--checkpoint-dir", str(tmp_path / "checkpoints"), "--checkpoint-every", "4")
+    ended = start(launcher, parallel, *disk, "--spares", "0", "--on-exhausted", "abort", "--inject", "kill-node:1@18")
+    assert ended.wait().exit_code == 1
+    again = finished(job := start(launcher, parallel, *disk))
+    assert found(job) >= 4
+    assert lines(ended.folder / "losses") | lines(again.losses) == lines(reference.losses)
+    assert lines(again.digests) == lines(reference.digests)
+
+
+def found(job: Job) -> int:
+    """Returns the step of the checkpoint that the job has gone on from."""
+    return next(int(event["step"]) for event in job.events() if event["event"] == "checkpoint_found")
