@@ -75,6 +75,7 @@ class Job:
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Returns what is to be done because of the event."""
         state = self.state
+        state.time_goes(now_s)
         kind = type(event.message).__name__ if isinstance(event, FromAgent) else type(event).__name__
         state.cause, state.outbox = f"{event.event_id} {kind}", []
         match event:
@@ -110,6 +111,7 @@ class Job:
         due = min(((at_s, name) for at_s, name in deadlines(self.state) if at_s <= now_s), default=None)
         if due is None:
             return []
+        self.state.time_goes(now_s)
         self.state.cause, self.state.outbox = f"deadline {due[1]}", []
         expired(self.state, due[1], now_s)
         return self.state.outbox

@@ -35,10 +35,10 @@ def as_json(status: JobStatus) -> dict[str, Any]:
 
 def status_view(status: JobStatus) -> RenderableType:
     over = status.phase == "end"  # its nodes leave, which says nothing
-    parts: list[RenderableType] = [_headline(status), Text("the job ends") if over else _nodes(status)]
+    parts: list[RenderableType] = [_headline(status), _spent(status), Text("the job ends") if over else _nodes(status)]
     warnings = [status.unprotected] if status.unprotected else []
     warnings += [f"{node.node_id}: {trouble}" for node in status.nodes for trouble in node.troubles]
-    parts[1:1] = [Text(warning, style="bold red") for warning in warnings]
+    parts[2:2] = [Text(warning, style="bold red") for warning in warnings]
     if status.recoveries:
         parts.append(_recoveries(status.recoveries[-_RECOVERIES_SHOWN:]))
     return Group(*parts)
@@ -120,6 +120,16 @@ def _headline(status: JobStatus) -> Text:
         style="not bold",
     )
     return text
+
+
+def _spent(status: JobStatus) -> Text:
+    """Returns the goodput, and where the rest of the time has gone."""
+    spent = status.spent_s
+    members = sum(node.role == "member" for node in status.nodes)
+    lost = ("again", "stalled", "recovering", "waiting")
+    parts = [f"{name} {getattr(spent, name):.1f} s" for name in lost if getattr(spent, name) >= 0.05]
+    charged = f" ({spent.charged(members):.1%} with spares paid)" if members < sum(n.role != "lost" for n in status.nodes) else ""
+    return Text(f"goodput {spent.goodput:.1%}{charged} of {spent.wall_s:.0f} s" + (f": {', '.join(parts)}" if parts else ""))
 
 
 def _nodes(status: JobStatus) -> Table:

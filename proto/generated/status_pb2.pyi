@@ -68,6 +68,28 @@ class PhaseTimes(_message.Message):
     first_step: float
     def __init__(self, detect: _Optional[float] = ..., decide: _Optional[float] = ..., quiesce: _Optional[float] = ..., plan: _Optional[float] = ..., reform: _Optional[float] = ..., restore: _Optional[float] = ..., first_step: _Optional[float] = ...) -> None: ...
 
+class SpentTimes(_message.Message):
+    __slots__ = ("assembling", "starting", "productive", "again", "stalled", "recovering", "waiting", "finishing", "node_s")
+    ASSEMBLING_FIELD_NUMBER: _ClassVar[int]
+    STARTING_FIELD_NUMBER: _ClassVar[int]
+    PRODUCTIVE_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
+    RECOVERING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FINISHING_FIELD_NUMBER: _ClassVar[int]
+    NODE_S_FIELD_NUMBER: _ClassVar[int]
+    assembling: float
+    starting: float
+    productive: float
+    again: float
+    stalled: float
+    recovering: float
+    waiting: float
+    finishing: float
+    node_s: float
+    def __init__(self, assembling: _Optional[float] = ..., starting: _Optional[float] = ..., productive: _Optional[float] = ..., again: _Optional[float] = ..., stalled: _Optional[float] = ..., recovering: _Optional[float] = ..., waiting: _Optional[float] = ..., finishing: _Optional[float] = ..., node_s: _Optional[float] = ...) -> None: ...
+
 class RecoveryRecord(_message.Message):
     __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -99,7 +121,7 @@ class RecoveryRecord(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step")
+    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +135,7 @@ class JobStatus(_message.Message):
     RECOVERIES_FIELD_NUMBER: _ClassVar[int]
     UNPROTECTED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    SPENT_S_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: str
     generation: int
@@ -126,7 +149,8 @@ class JobStatus(_message.Message):
     recoveries: _containers.RepeatedCompositeFieldContainer[RecoveryRecord]
     unprotected: str
     checkpoint_step: int
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ...) -> None: ...
+    spent_s: SpentTimes
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

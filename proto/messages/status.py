@@ -55,6 +55,45 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpentTimes:
+    """Seconds of the job by what they went into; all but `node_s` sum to its wall clock.
+
+    `assembling`: until enough nodes were there; `starting`: until the first generation runs; `productive`: new steps; `again`:
+    steps done again; `stalled`: steps that waited for protection; `recovering`: from a failure to every rank's first new step,
+    without `waiting` for a node; `finishing`: after the last step. `node_s`: summed over all nodes that were there, spares too.
+    """
+
+    assembling: float = 0.0
+    starting: float = 0.0
+    productive: float = 0.0
+    again: float = 0.0
+    stalled: float = 0.0
+    recovering: float = 0.0
+    waiting: float = 0.0
+    finishing: float = 0.0
+    node_s: float = 0.0
+
+    @property
+    def wall_s(self) -> float:
+        return self.assembling + self.starting + self.productive + self.lost_s + self.finishing
+
+    @property
+    def lost_s(self) -> float:
+        """What failures and protection have cost."""
+        return self.again + self.stalled + self.recovering + self.waiting
+
+    @property
+    def goodput(self) -> float:
+        """The share of the time since the first generation was started in which new steps were made; 0 before any."""
+        counted = self.wall_s - self.assembling
+        return self.productive / counted if counted > 0 else 0.0
+
+    def charged(self, members: int) -> float:
+        """Returns the share of the time of all nodes, spares included, that went into new steps of the job's members."""
+        return min(1.0, members * self.productive / self.node_s) if self.node_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRecord:
     """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON).
 
@@ -101,6 +140,7 @@ class JobStatus:
     recoveries: tuple[RecoveryRecord, ...] = ()
     unprotected: str = ""
     checkpoint_step: int = NO_STEP
+    spent_s: SpentTimes = SpentTimes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Everything the core knows of its job, and the commands not handed out yet. Plain values: two equal jobs compare equal.
 
 The parts are written by one place each: `recovery` by recovery/, `failures` by failures/, `protection` by protection/,
-`injections` by injections.py; `progress` and `ending` by methods here. What must hold between them is in validate.py.
+`injections` by injections.py; `progress`, `ending` and `account` by methods here. What must hold between them is in validate.py.
 """
 
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from typing import Self
 from deadpool.proto.config import Injection, JobConfig, to_json
 from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop, StoreOpened
 from deadpool.proto.messages.status import RecoveryRecord
+from deadpool.supervisor.model.account import TimeAccount
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.drill import Drill
 from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark, Leaver
@@ -18,7 +19,7 @@ from deadpool.supervisor.model.inquiry import Inquiry
 from deadpool.supervisor.model.lineage import Sent
 from deadpool.supervisor.model.membership import Rank, Roster
 from deadpool.supervisor.model.phase import MOVES, Phase
-from deadpool.supervisor.model.timeline import RecoveryAttempt, Story
+from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage, Story
 
 _OF_SIGNALS = 128  # exit codes above it name the signal that ended the job
 STOP_MARGIN_S = 10.0  # an agent that has not said Stopped this long after its grace is given up
@@ -183,6 +184,7 @@ class JobState:
     injections: dict[int, Armed] = field(default_factory=dict)
     ending: EndingState = field(default_factory=EndingState)
     drill: Drill = field(default_factory=Drill)
+    account: TimeAccount = field(default_factory=TimeAccount)
     cause: str = field(default="", compare=False)
     outbox: list[Command] = field(default_factory=list, compare=False)
 
@@ -209,6 +211,26 @@ class JobState:
         self.outbox.append(Note(cause=self.cause, event=event, generation=self.generation, fields=fields))
 
     # ------------------------------------------------------------ what concerns several parts
+
+    def time_goes(self, now_s: float) -> None:
+        """Books the time up to now, before what happens now changes anything."""
+        self.account.book(self.time_kind(), len(self.roster.live()), now_s=now_s)
+
+    def time_kind(self) -> str:
+        """Returns what the time goes into as things stand: a field of SpentTimes."""
+        attempt = self.recovery.attempt
+        match self.phase:
+            case Phase.ASSEMBLE:
+                return "assembling"
+            case Phase.START if self.recovery.story is None:
+                return "starting"
+            case Phase.RUN:
+                newest = max(rank.step for rank in self.roster.ranks)
+                return "again" if newest < self.account.furthest_step else "productive"
+            case Phase.START | Phase.RECOVER:
+                return "waiting" if attempt is not None and attempt.stage is Stage.SPARE else "recovering"
+            case Phase.FINISH | Phase.END:
+                return "finishing"
 
     def move(self, phase: Phase) -> None:
         assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"

@@ -14,7 +14,15 @@ _FROM_STATES = (Stage.SPARE, Stage.QUIESCE, Stage.PLAN, Stage.REFORM, Stage.REST
 
 def validate(state: JobState) -> None:
     """Raises AssertionError that says all that does not hold."""
-    broken = [*_phase(state), *_attempt(state), *_seats(state), *_ranks(state), *_recovery(state), *_rest(state)]
+    broken = [
+        *_phase(state),
+        *_attempt(state),
+        *_seats(state),
+        *_ranks(state),
+        *_recovery(state),
+        *_account(state),
+        *_rest(state),
+    ]
     assert not broken, f"generation {state.generation}, {state.phase}: {'; '.join(broken)}"
 
 
@@ -34,6 +42,14 @@ def _phase(state: JobState) -> Iterator[str]:
         yield f"exit code {ending.exit_code} has a root cause"
     if (state.generation == 0) != (state.phase is Phase.ASSEMBLE) and state.phase is not Phase.END:
         yield "generations begin when the job starts"
+
+
+def _account(state: JobState) -> Iterator[str]:
+    account = state.account
+    if min(account.spent_s.values()) < -1e-6:
+        yield f"time was spent backwards: {account.spent_s}"
+    if account.mark_s is not None and abs(sum(account.spent_s.values()) - (account.mark_s - account.began_s)) > 1e-3:
+        yield f"{account.mark_s - account.began_s} s are booked as {account.spent_s}"
 
 
 def _attempt(state: JobState) -> Iterator[str]:

@@ -52,6 +52,7 @@ def _add_to_story(state: JobState, failure: Failure, *, now_s: float) -> bool:
     if state.progress.commit_step > recovery.fruitful_step:
         recovery.fruitless, recovery.fruitful_step = 0, state.progress.commit_step
     pids = {rank.rank: rank.pid for rank in state.roster.ranks if rank.present and rank.rank not in failure.ranks}
+    state.account.was_recovering(failure.at_s)
     recovery.story = Story.begin(failure, generation=state.generation + 1, pids=pids, commit_step=state.progress.commit_step)
     recovery.story.lap("detect", now_s)
     recovery.story.add(failure)

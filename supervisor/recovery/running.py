@@ -24,6 +24,7 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
     else:
         record = recovery.story.record(generation=state.generation, survivors_kept_processes=kept)
         recovery.records.append(record)
+        state.account.furthest_step = max(recovery.story.ahead_step, recovery.story.resume_step)
         recovery.story = None
         state.note(
             "restarted" if attempt.from_scratch else "recovered",  # all ranks' processes are there; or all have made a new step

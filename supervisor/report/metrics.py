@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
 from prometheus_client import start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -39,6 +40,18 @@ def families(status: JobStatus) -> Iterator[Metric]:
     for each in sorted({record.failure_class for record in status.recoveries}):
         recoveries.add_metric([status.job_id, each], sum(record.failure_class == each for record in status.recoveries))
     yield recoveries
+    spent = CounterMetricFamily(
+        "deadpool_time_seconds", "Wall clock by what it went into; the kinds sum to it", labels=["job", "kind"]
+    )
+    for kind in (each.name for each in fields(status.spent_s) if each.name != "node_s"):
+        spent.add_metric([status.job_id, kind], getattr(status.spent_s, kind))
+    yield spent
+    node_seconds = CounterMetricFamily(
+        "deadpool_node_seconds", "Time of all nodes that were there, spares included", labels=["job"]
+    )
+    node_seconds.add_metric([status.job_id], status.spent_s.node_s)
+    yield node_seconds
+    yield gauge("goodput_ratio", "Share of the time since the start in which new steps were made", status.spent_s.goodput)
     nodes = GaugeMetricFamily("deadpool_nodes", "Nodes by role", labels=["job", "role"])
     for role in sorted({node.role for node in status.nodes}):
         nodes.add_metric([status.job_id, role], sum(node.role == role for node in status.nodes))

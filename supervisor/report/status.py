@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
-from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus
+from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus, SpentTimes
 from deadpool.supervisor.model.membership import Node, NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.protection.protection import unprotected
@@ -67,7 +67,14 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         recoveries=tuple(state.recovery.records),
         unprotected=unprotected(state),
         checkpoint_step=state.protection.checkpoint_step,
+        spent_s=spent(state, pulse, now_s=now_s),
     )
+
+
+def spent(state: JobState, pulse: Pulse, *, now_s: float) -> SpentTimes:
+    """Returns where the job's time has gone so far."""
+    nodes = len(state.roster.live())
+    return state.account.so_far(state.time_kind(), nodes, now_s=now_s, stalled_s=pulse.exposed_stall_s())
 
 
 def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> NodeStatus:

@@ -6,11 +6,15 @@ from typing import Any
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.state import JobState
-from deadpool.supervisor.report.status import Pulse
+from deadpool.supervisor.report.status import Pulse, spent
 
 
 def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
-    """`steps`: how many optimizer steps the job has completed. `generations`: how many memberships it has had."""
+    """`steps`: how many optimizer steps the job has completed. `generations`: how many memberships it has had.
+
+    `goodput`: as SpentTimes says; `spent_s` sums to the wall clock but for its `node_s`.
+    """
+    spent_s = spent(state, pulse, now_s=state.account.mark_s or 0.0)
     step = max(state.progress.finished_step, state.progress.commit_step, *(rank.step for rank in state.roster.ranks))
     return {
         "job_id": state.config.job_id,
@@ -20,6 +24,9 @@ def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
         "generations": state.generation,
         "committed_steps_lost": sum(record.committed_steps_lost for record in state.recovery.records),
         "exposed_stall_s": pulse.exposed_stall_s(),
+        "goodput": spent_s.goodput,
+        "goodput_spares_charged": spent_s.charged(len(state.roster.seats)),
+        "spent_s": dataclasses.asdict(spent_s),
         "recoveries": [_recovery(record) for record in state.recovery.records],
     }
 
