@@ -81,6 +81,7 @@ def test_a_dev_shm_that_is_too_small(launcher: Launcher, tmp_path: Path) -> None
     assert done.returncode == 2, done.stderr
     assert "are free" in done.stderr
     assert "needs" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def listening_ports(job: Job) -> dict[int, str]:
