@@ -9,7 +9,7 @@ from deadpool.proto.faults import FAULTS, Hand, Target
 from deadpool.proto.messages import NO_STEP, Inject, InjectFailure
 
 CORRUPT_REPLICA = "corrupt-replica"
-_PATIENCE_STEPS = 10
+_PATIENCE_STEPS = 5
 
 
 def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:

@@ -31,7 +31,7 @@ def test_errors_broken_connections_and_a_frozen_node(launcher: Launcher, referen
 def test_orphans_a_lost_spare_and_a_stopped_rank(launcher: Launcher, reference: Training) -> None:
     """Orphans of a lost agent must not train on; a spare is missed by nobody; a stopped process is found by its steps."""
     faults = inject("kill-agent:1@6", "kill-spare:0@12", "freeze-rank:1@20")
-    job = start(launcher, "zero", "--spares", "2", "--hang-timeout", "4", *faults)
+    job = start(launcher, "zero", "--spares", "2", "--hang-timeout", "8", *faults)
     broken = finished(job)
     broken.assert_same_as(reference)
     assert [(recovery["ranks"], recovery["class"]) for recovery in broken.summary["recoveries"]] == [
@@ -47,10 +47,10 @@ def test_orphans_a_lost_spare_and_a_stopped_rank(launcher: Launcher, reference: 
 def test_bad_copies_are_passed_over_and_reported(launcher: Launcher, reference: Training) -> None:
     """Rank 1's own snapshot is bad: its replica is used. Later rank 3's replicas are bad, and the node of rank 3 dies after them.
 
-    By then both of its replicas are good again, or the job goes back to what is good: never to a bad copy.
+    By then both of its replicas are good again: an injection waits for a commit, five steps at most (agent/injections.py).
     """
     stopped = "freeze-rank:1@8"  # before its next snapshot, which would be good
-    faults = inject(stopped, "corrupt-snapshot:1@8", "kill-rank:1@8", "corrupt-replica:3@20", "kill-node:1@24")
+    faults = inject(stopped, "corrupt-snapshot:1@8", "kill-rank:1@8", "corrupt-replica:3@14", "kill-node:1@28")
     job = start(launcher, "zero", *faults)
     broken = finished(job)
     broken.assert_same_as(reference)

@@ -30,7 +30,7 @@ def test_logging_evaluation_checkpoint_and_early_stop(launcher: Launcher) -> Non
 
 
 def test_a_loop_of_the_scripts_own(launcher: Launcher) -> None:
-    script = ("--standalone", "--nnodes", "2", str(ROOT / "examples" / "own_loop.py"), "--log", "losses")
+    script = ("--standalone", "--nnodes", "2", str(ROOT / "examples" / "own_loop.py"), "--log", "losses", "--steps", "60")
     unbroken, broken = launcher.start(*script), launcher.start("--inject", "kill-rank:1@12", *script)
     assert unbroken.wait().exit_code == broken.wait().exit_code == 0, broken.err
     assert "recovered" in [event["event"] for event in broken.events()]

@@ -9,29 +9,39 @@ from training import Training, finished, start
 pytestmark = pytest.mark.e2e
 
 KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
-IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:1@1")  # the first one: all start from scratch
+IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:0@1")
 
 
 @pytest.mark.parametrize(
-    ("parallel", "inject", "classes", "kept"),
+    ("parallel", "inject", "classes"),
     [
-        ("zero", KILL_BOTH, ["permanent", "transient"], [True, True]),
-        ("fsdp", KILL_BOTH, ["permanent", "transient"], [True, True]),
-        ("zero", IN_FIRST_STEPS, ["transient", "permanent"], [False, True]),
-        pytest.param("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "5"), ["transient"], [True], marks=pytest.mark.long),
+        ("zero", KILL_BOTH, ["permanent", "transient"]),
+        ("fsdp", KILL_BOTH, ["permanent", "transient"]),
+        pytest.param("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "8"), ["transient"], marks=pytest.mark.long),
     ],
-    ids=["zero-both", "fsdp-both", "zero-first-steps", "zero-hang"],
+    ids=["zero-both", "fsdp-both", "zero-hang"],
 )
 def test_the_training_is_the_unbroken_one(
-    launcher: Launcher, reference: Training, parallel: str, inject: tuple[str, ...], classes: list[str], kept: list[bool]
+    launcher: Launcher, reference: Training, parallel: str, inject: tuple[str, ...], classes: list[str]
 ) -> None:
     broken = finished(start(launcher, parallel, *inject))
     broken.assert_same_as(reference)
     recoveries = broken.summary["recoveries"]
     assert [recovery["class"] for recovery in recoveries] == classes
     assert broken.summary["committed_steps_lost"] == 0
-    assert [recovery["survivors_kept_processes"] for recovery in recoveries] == kept
+    assert all(recovery["survivors_kept_processes"] for recovery in recoveries)
     assert all(recovery["steps_reexecuted"] <= 2 for recovery in recoveries)  # 1 unless the strike came before the commit
+
+
+def test_failures_in_the_first_steps(launcher: Launcher, reference: Training) -> None:
+    """Before anything is done all start from scratch; a failure that comes a moment later finds a state to go back to."""
+    broken = finished(start(launcher, "zero", *IN_FIRST_STEPS))
+    broken.assert_same_as(reference)
+    recoveries = broken.summary["recoveries"]
+    assert "permanent" in [recovery["class"] for recovery in recoveries]
+    for recovery in recoveries:
+        assert recovery["survivors_kept_processes"] == (recovery["resume_step"] > 0), recovery
+    assert broken.summary["committed_steps_lost"] == 0
 
 
 @pytest.mark.long
@@ -64,7 +74,7 @@ def test_a_drained_node_gives_its_ranks_to_the_spare(launcher: Launcher, referen
     (recovery,) = moved.summary["recoveries"]
     assert (recovery["class"], recovery["ranks"], recovery["spare"]) == ("planned", [2, 3], "node2")
     assert recovery["survivors_kept_processes"]
-    assert recovery["steps_reexecuted"] == 1  # the one that was under way
+    assert recovery["steps_reexecuted"] <= 2  # the one that was under way; where a rank was ahead of the others, its next one
     assert moved.summary["committed_steps_lost"] == 0
 
 

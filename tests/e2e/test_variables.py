@@ -15,7 +15,7 @@ SCRIPT = str(Path(__file__).parents[1] / "support" / "variables.py")
 def test_every_rank_has_torchruns_variables(launcher: Launcher) -> None:
     job = launcher.start(
         *("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--role", "trainer"),
-        *("--inject", "kill-rank:0@8", "--inject", "kill-node:1@16", SCRIPT, "--steps", "24"),
+        *("--inject", "kill-rank:0@8", "--inject", "kill-node:1@16", SCRIPT, "--steps", "32"),
     )
     outcome = job.wait()
     assert outcome.exit_code == 0, f"{outcome.out}\n{outcome.err}"
