@@ -18,7 +18,7 @@ def inject(*texts: str) -> tuple[str, ...]:
 
 
 def test_errors_broken_connections_and_a_frozen_node(launcher: Launcher, reference: Training) -> None:
-    faults = inject("oom-rank:1@6", "lose-network-briefly:2@12", "raise-rank:3@18", "freeze-node:0@26")
+    faults = inject("oom-rank:1@4", "lose-network-briefly:2@12", "raise-rank:3@20", "freeze-node:0@28")
     job = start(launcher, "zero", *faults)
     broken = finished(job)
     broken.assert_same_as(reference)

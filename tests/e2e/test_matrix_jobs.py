@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SCRIPT = str(Path(__file__).parents[1] / "support" / "matrix_script.py")
 STEPS = 18
-KILL_BOTH = ("--inject", "kill-node:1@4", "--inject", "kill-rank:1@9")  # right after the training has changed; and later
+KILL_BOTH = ("--inject", "kill-node:1@4", "--inject", "kill-rank:1@11")  # right after the training has changed; and later
 CELLS = {
     "ddp": ("evaluation,batchnorm,ema", "accumulation,growing,unfreezing", "lbfgs,tied"),
     "zero": ("accumulation,amp,plateau", "two-optimizers,frozen,syncbn"),
