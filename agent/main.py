@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from deadpool.agent import needs
 from deadpool.agent.arguments import NodeArguments
 from deadpool.agent.job_files import TOKEN_VARIABLE, JobFiles, open_job_files
 from deadpool.agent.processes.warm import start_early
@@ -19,7 +20,7 @@ from deadpool.host.addresses import interface_address, own_address, split_host_p
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
 from deadpool.host.lifetime import become_subreaper, signal_at_parents_death
-from deadpool.host.limits import raise_open_files
+from deadpool.host.limits import no_process_left, raise_open_files, too_few_processes
 from deadpool.proto.config import from_json
 from deadpool.proto.terms import newest_endpoint
 
@@ -49,7 +50,10 @@ def main() -> None:
             sys.exit(f"deadpool-agent[{arguments.node_id}]: the process that started it is gone")
     try:
         if arguments.job_dir is not None and (known := arguments.job_dir / "job.json").exists():
-            start_early(from_json(known.read_text()))
+            config = from_json(known.read_text())
+            if reason := too_few_processes(needs.processes(config)):
+                raise ConfigError(reason)
+            start_early(config)
         with open_job_files(
             job_dir=arguments.job_dir,
             job=arguments.job,
@@ -113,7 +117,13 @@ async def _run(arguments: NodeArguments, parent: int | None) -> int:
         loop.add_signal_handler(number, node.signalled, number)
     if parent is not None and os.getppid() != parent:  # between the check and the handler
         stop(signal.SIGTERM)
-    return await node.run()
+    try:
+        return await node.run()
+    except (OSError, RuntimeError) as error:
+        if not (reason := no_process_left(error)):
+            raise
+        tell(f"deadpool-agent[{arguments.node_id}]: {reason}")
+        os._exit(1 if node.is_set_up else 2)  # the ordinary way down needs what there is none of; its children die with it
 
 
 def _arguments() -> argparse.Namespace:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, assert_never
 
-from deadpool.agent import events, fault_injection
+from deadpool.agent import events, fault_injection, needs
 from deadpool.agent.arguments import NodeArguments
 from deadpool.agent.core import NodeCore
 from deadpool.agent.events import Command, Event
@@ -36,7 +36,7 @@ from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
-from deadpool.host.limits import too_few_open_files
+from deadpool.host.limits import no_process_left, too_few_open_files
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import (
@@ -56,7 +56,6 @@ _PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"  # torchrun's variabl
 _SUPERVISOR_END_S = 15.0  # for the supervisor that this node hosts to hear of everybody's end
 _GIVE_UP_GRACE_S = 5.0
 _FAILOVER_TURNS = 8  # nodes without an index start a lost supervisor after one of so many waits
-_OPEN_FILES, _OPEN_FILES_PER_RANK = 40, 12  # of this process; stand-ins are as many as ranks at most
 _LAST_WORDS_S = 1.0  # for Stopped to reach the supervisor
 
 
@@ -135,6 +134,11 @@ class NodeRuntime:
             self._resources.processes.kill_now()
         self.dispatch(events.ShutdownRequested(grace_s=grace_s))
 
+    @property
+    def is_set_up(self) -> bool:
+        """Whether it has heard what its job is, and can play its part."""
+        return self._resources is not None
+
     def signalled(self, number: int) -> None:
         """A signal for the whole job has come to this process."""
         self._link.send(JobSignalled(signal=number))
@@ -167,7 +171,7 @@ class NodeRuntime:
 
     def _fail(self, error: Exception) -> None:
         """An agent that does not know what it does must not go on: the node is lost, and a spare takes its place."""
-        if not isinstance(error, ConfigError):  # that is the user's to mend: one line, as it ends
+        if not isinstance(error, ConfigError) and not no_process_left(error):  # those are one line, as it ends
             _log.critical("the agent of %s fails", self._arguments.node_id, exc_info=error)
         if not self._ended.done():
             self._ended.set_exception(error)
@@ -254,14 +258,14 @@ class NodeRuntime:
     def _configure(self, config: JobConfig) -> None:
         """Makes what needs the configuration, and starts to warm up."""
         arguments = self._arguments
-        if reason := too_few_open_files(_OPEN_FILES + _OPEN_FILES_PER_RANK * config.nproc_per_node):
+        if reason := too_few_open_files(needs.open_files(config)):
             self.dispatch(events.LaunchRefused(reason=reason))
             return
         try:
             logs = Logs(Path(config.log_dir) / arguments.node_id, config.log_bytes_max)
             vault = Vault.create(Path(VAULT_ROOT), config.job_id, arguments.node_id)
-        except (ConfigError, OSError) as error:
-            self.dispatch(events.LaunchRefused(reason=str(error)))
+        except (ConfigError, OSError, RuntimeError) as error:
+            self.dispatch(events.LaunchRefused(reason=no_process_left(error) or str(error)))
             return
         self._replicas.start(vault.folder)
         self._resources = NodeResources.create(config, arguments, vault, logs, owner=self)

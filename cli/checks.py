@@ -4,12 +4,16 @@ import os
 import shutil
 from pathlib import Path
 
+from deadpool.agent import needs
 from deadpool.cli.nodes.netns import check_possible
-from deadpool.cli.plan.plan import LaunchPlan
+from deadpool.cli.plan.plan import LaunchPlan, Standalone
 from deadpool.host.errors import ConfigError
+from deadpool.host.limits import too_few_processes
 from deadpool.host.script import is_runnable
 from deadpool.proto.checkpoint import MARKER
 from deadpool.proto.config import Entry, JobConfig
+
+_OWN_THREADS = 10  # the supervisor's, most of them gRPC's, and a warm process
 
 
 def check_machine(plan: LaunchPlan) -> None:
@@ -20,6 +24,13 @@ def check_machine(plan: LaunchPlan) -> None:
         raise ConfigError(f"--summary-json {plan.summary_json}: cannot write to {Path(plan.summary_json).parent}")
     if plan.config.netns:
         check_possible()
+    if isinstance(plan.way, Standalone) and (reason := too_few_processes(_processes(plan.config))):
+        raise ConfigError(reason)
+
+
+def _processes(config: JobConfig) -> int:
+    """Returns how many processes and threads a job on this machine needs at least, its ranks counted as one each."""
+    return _OWN_THREADS + (config.nnodes + config.spares) * needs.processes(config)
 
 
 def _check_script(script: str, entry: Entry) -> None:

@@ -8,6 +8,7 @@ import click
 
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError, DeadpoolError
+from deadpool.host.limits import no_process_left
 
 
 def guarded(command: Callable[[], Any]) -> int:
@@ -24,6 +25,11 @@ def guarded(command: Callable[[], Any]) -> int:
     except DeadpoolError as error:
         say(str(error))
         return 2 if isinstance(error, ConfigError) else 1
+    except (OSError, RuntimeError) as error:
+        if not (reason := no_process_left(error)):
+            raise
+        say(reason)
+        return 2
     except click.Abort:
         return 130
 

@@ -9,10 +9,6 @@ class ConfigError(DeadpoolError):
     """The user's input cannot be used; the command line turns it into one line and exit code 2."""
 
 
-class RefusedError(ConfigError):
-    """The job cannot run as it was asked to, and its launcher says why: whoever raises this has nothing to add."""
-
-
 class ProtocolError(DeadpoolError):
     """A peer said something that the protocol does not allow at that point, or without the token."""
 

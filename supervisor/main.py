@@ -15,7 +15,7 @@ from deadpool.host.addresses import join_host_port
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
 from deadpool.host.lifetime import signal_at_parents_death
-from deadpool.host.limits import raise_open_files
+from deadpool.host.limits import raise_open_files, too_few_processes
 from deadpool.host.ports import why_taken
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, from_json, stop_signals
 from deadpool.proto.secret import read_private, write_private
@@ -38,6 +38,7 @@ from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
 
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
+_THREADS = 8  # of this process, most of them gRPC's
 
 
 def main() -> None:
@@ -60,6 +61,8 @@ def main() -> None:
     try:
         config = from_json((arguments.job_dir / "job.json").read_text())
         token = read_private(arguments.job_dir / "token")
+        if reason := too_few_processes(_THREADS):
+            raise ConfigError(reason)
         code = asyncio.run(_run(config, token, arguments))
     except (ConfigError, OSError) as error:
         tell(f"deadpool-supervisor: {error}")

@@ -3,9 +3,12 @@
 import atexit
 import logging
 import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
@@ -13,7 +16,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
+from deadpool.host.limits import no_process_left, too_few_processes
 from deadpool.proto.config import keeping_from_json
 from deadpool.trainer_hooks.guard import RankGuard
 from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Guard, Value
@@ -36,6 +41,8 @@ _NODE_ID = "DEADPOOL_NODE_ID"
 _KEEPING = "DEADPOOL_KEEPING"
 _STANDIN = "DEADPOOL_STANDIN"
 _HOST = "DEADPOOL_HOST"
+
+_THREADS = 14  # of a rank, most of them gRPC's and Gloo's
 
 _run: "Run | None" = None
 
@@ -167,6 +174,18 @@ class PlainGuard:
 
 
 def _join_job(timeout: timedelta | None) -> Run:
+    sys.excepthook = _without_refusals(sys.excepthook)
+    if reason := too_few_processes(_THREADS):
+        raise ConfigError(f"deadpool.join(): {reason}")
+    try:
+        return _become_rank(timeout)
+    except (OSError, RuntimeError) as error:
+        if not (reason := no_process_left(error)):
+            raise
+        raise ConfigError(f"deadpool.join(): {reason}") from error
+
+
+def _become_rank(timeout: timedelta | None) -> Run:
     environment = os.environ
     if _STANDIN in environment:
         _warm_up()
@@ -189,6 +208,24 @@ def _join_job(timeout: timedelta | None) -> Run:
             session.open().messages.load_state_dict(kept)
     atexit.register(session.close)
     return Run(session=session)
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def _without_refusals(hook: Hook) -> Hook:
+    """Returns what prints an uncaught exception as before, but for a ConfigError, which the launcher prints in one line.
+
+    A traceback from each rank would only push that line off the screen. Where nobody has told the agent of it, one line does.
+    """
+
+    def print_unless_refused(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, ConfigError):
+            hook(kind, error, trace)
+        elif not os.path.exists(os.environ.get("TORCHELASTIC_ERROR_FILE", "")):
+            tell(traceback.format_exception_only(error)[-1].rstrip())
+
+    return print_unless_refused
 
 
 def _join_unprotected(timeout: timedelta | None) -> Run:

@@ -9,14 +9,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, assert_never
 
 from deadpool.host.console import tell
-from deadpool.host.errors import ConfigError, RefusedError, UnavailableError
+from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import (
@@ -132,13 +131,9 @@ class Session:
             raise ConfigError(error)
 
     def refuse(self, reason: str) -> NoReturn:
-        """Tells the supervisor that the job cannot run as asked, and raises that as RefusedError.
-
-        It becomes the one line that the launcher prints: a traceback from each rank would only push that off the screen.
-        """
+        """Tells the supervisor that the job cannot run as asked, and raises that as ConfigError."""
         self._link.send(LaunchFailed(generation=self.role.generation, reason=reason))
-        sys.excepthook = _without_refusals(sys.excepthook)
-        raise RefusedError(reason)
+        raise ConfigError(reason)
 
     def send(self, message: RankMessage) -> None:
         self._link.send(message)
@@ -264,16 +259,3 @@ class Session:
     def _on_broken(self, generation: int, error: str) -> None:
         with self.changed:
             self.carry_out(self.member.collective_failed(generation, error))
-
-
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
-
-def _without_refusals(hook: Hook) -> Hook:
-    """Returns what prints an uncaught exception as before, but for one that the launcher prints."""
-
-    def print_unless_refused(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not isinstance(error, RefusedError):
-            hook(kind, error, trace)
-
-    return print_unless_refused

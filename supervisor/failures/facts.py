@@ -1,5 +1,6 @@
 """What is known of a failure: gathered from the job's state and what was reported. Nothing here changes anything."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
@@ -12,6 +13,8 @@ from deadpool.supervisor.model.membership import Rank
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
+
+_REFUSAL = re.compile(r"^(?:\[rank\d+\]: )?deadpool\.host\.errors\.ConfigError: (.+)$", re.MULTILINE)
 
 
 class ExitMeaning(StrEnum):
@@ -72,6 +75,12 @@ def _how(state: JobState, exited: RankExited) -> str:
 
 def _signal_name(number: int) -> str:
     return Signals(number).name if number in list(Signals) else f"signal {number}"  # real-time ones have no names
+
+
+def refusal(exited: RankExited) -> str:
+    """Returns the ConfigError that the process has ended with, "" when it was something else: a thing for the user to mend."""
+    found = _REFUSAL.findall(exited.error or exited.log_tail)
+    return str(found[-1]) if found else ""
 
 
 def is_fresh(state: JobState, rank: Rank) -> bool:

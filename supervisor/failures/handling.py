@@ -23,6 +23,7 @@ from deadpool.supervisor.failures.facts import (
     leaver_facts,
     needs_holder,
     ranks_run,
+    refusal,
 )
 from deadpool.supervisor.failures.hang_inquiry import answered, conclude
 from deadpool.supervisor.failures.rules import rules_of
@@ -117,6 +118,9 @@ def _left(state: JobState, node_id: str, exited: messages.RankExited, exit: Rank
 def _died(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
     """Its failure is classified: fatal ones end the job, others lead to a recovery."""
     corrupted_ended(state, exited.rank)
+    if state.progress.commit_step == messages.NO_STEP and (reason := refusal(exited)):
+        state.end(2, f"{node_id}: {reason}", now_s=now_s)
+        return
     at_s = injected_at(state, Target.RANK, exited.rank, now_s)
     if not state.hooked:
         _failed_unhooked(state, exit.cause, exit.details, node_id, (exited.rank,), now_s)

@@ -18,6 +18,23 @@ def test_exception_before_any_commit_is_fatal() -> None:
     assert {node for node, _ in scene.took(messages.Stop)} == {0, 1, 2}
 
 
+@pytest.mark.parametrize("hooked", [True, False])
+def test_what_a_rank_refuses_before_any_commit_is_the_users_to_mend(hooked: bool) -> None:
+    scene = Scene(max_restarts=3)
+    scene.start(hooked=hooked)
+    error = "Traceback...\n  File...\ndeadpool.host.errors.ConfigError: deadpool.join(): only 3 more processes"
+    scene.exits(3, 1, error=error)
+    assert (scene.end().exit_code, scene.end().root_cause) == (2, "node1: deadpool.join(): only 3 more processes")
+
+
+def test_later_it_is_an_error_like_others() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.exits(3, 1, error="deadpool.host.errors.ConfigError: deadpool.join(): only 3 more processes and threads can be started")
+    assert scene.notes("diagnosis")[-1].fields["rule"] == "no-process-left"
+    assert scene.state.roster.nodes["node1"].role == "faulty"
+
+
 def test_the_same_exception_at_the_same_step_is_fatal() -> None:
     scene = Scene()
     scene.start(commit_step=2)
