@@ -43,30 +43,22 @@ def assert_same(mine: Path, theirs: Path) -> None:
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
-def start(launcher: Launcher, way: str, *options: str, steps: int = STEPS, training: Sequence[str] = ()) -> Job:
-    """Starts the training of examples/train_gpt.py spread that `way`, or examples/train_megatron_style.py ("megatron").
-
-    `options` are the launcher's, `training` the script's.
-    """
-    ranks = "4" if way in ON_8_RANKS else "2"
-    script, *own = (
+def script(way: str, *, steps: int = STEPS) -> tuple[str, ...]:
+    """Returns the command line of examples/train_gpt.py spread that way, or of examples/train_megatron_style.py ("megatron")."""
+    name, *own = (
         ("train_megatron_style.py", *SMALL_MEGATRON) if way == "megatron" else ("train_gpt.py", "--parallel", way, *SMALL)
     )
-    return launcher.start(
-        *(
-            "--standalone",
-            "--nnodes",
-            "2",
-            "--nproc-per-node",
-            ranks,
-            "--spares",
-            "1",
-            "--summary-json",
-            "summary.json",
-            *options,
-        ),
-        *(str(ROOT / "examples" / script), "--steps", str(steps), "--loss-log", "losses", "--digest", "digests", *own, *training),
-    )
+    return (str(ROOT / "examples" / name), "--steps", str(steps), "--loss-log", "losses", "--digest", "digests", *own)
+
+
+def nodes(way: str) -> tuple[str, ...]:
+    return ("--nnodes", "2", "--nproc-per-node", "4" if way in ON_8_RANKS else "2")
+
+
+def start(launcher: Launcher, way: str, *options: str, steps: int = STEPS, training: Sequence[str] = ()) -> Job:
+    """Starts that training on two nodes and a spare. `options` are the launcher's, `training` the script's."""
+    ours = ("--standalone", *nodes(way), "--spares", "1", "--summary-json", "summary.json", *options)
+    return launcher.start(*ours, *script(way, steps=steps), *training)
 
 
 def finished(job: Job) -> Training:
