@@ -1,6 +1,7 @@
 """Asks a running job's supervisor: the Status service, with the job's token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -20,6 +21,7 @@ from deadpool.proto.vault.holdings import SlotHoldings
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 
 _TIMEOUT_S = 5.0
+_VAULTS_AT_A_TIME = 32
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
@@ -38,20 +40,21 @@ class Client:
         return status
 
     def holdings(self, status: status_messages.JobStatus) -> JobHoldings:
-        """Returns what the vaults of the nodes in `status` hold; one that does not answer is named."""
-        vaults: dict[str, Sequence[SlotHoldings]] = {}
-        silent: list[str] = []
-        for node in status.nodes:
-            if node.role == "lost":
-                continue
-            vault = VaultClient(Endpoint(node_id=node.node_id, host=node.host, port=node.port), self._token)
-            try:
-                vaults[node.node_id] = vault.holdings()
-            except DeadpoolError as error:
-                silent.append(str(error))
-            finally:
-                vault.close()
-        return job_holdings(status, vaults, silent)
+        """Returns what the vaults of the nodes in `status` hold; those that do not answer are named."""
+        living = [Endpoint(node_id=node.node_id, host=node.host, port=node.port) for node in status.nodes if node.role != "lost"]
+        with ThreadPoolExecutor(_VAULTS_AT_A_TIME) as pool:
+            answers = dict(zip((each.node_id for each in living), pool.map(self._vault, living), strict=True))
+        vaults = {node_id: answer for node_id, answer in answers.items() if not isinstance(answer, DeadpoolError)}
+        return job_holdings(status, vaults, [str(answer) for answer in answers.values() if isinstance(answer, DeadpoolError)])
+
+    def _vault(self, endpoint: Endpoint) -> tuple[SlotHoldings, ...] | DeadpoolError:
+        vault = VaultClient(endpoint, self._token)
+        try:
+            return vault.holdings()
+        except DeadpoolError as error:
+            return error
+        finally:
+            vault.close()
 
     def events(self, *, follow: bool) -> Iterator[str]:
         """Yields each event's JSON line: all so far, and with `follow` those to come until the job's end."""
