@@ -49,7 +49,7 @@ class DdpReducers:
         self._wanted = state_dict
 
     def settle(self) -> None:
-        """Brings each DDP to what the loaded state has recorded of it. All groups must be muted meanwhile; gradients are lost.
+        """Brings each DDP to what the loaded state has recorded of it. All groups must be muted meanwhile.
 
         SnapshotError when that is not possible.
         """
@@ -101,6 +101,9 @@ class _Watched:
         problem = self._what_forbids()
         if problem:
             raise SnapshotError(f"a DDP cannot be brought to the order in which it summed its gradients: {problem}")
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
         torch_internals.ddp_begin_anew(self._ddp, self._parameters, self._sparse)
         self._passes, self._ready, self._made = 0, {}, ""
         order = [int(index) for index in condition["order"].replace(",", " ").split()]
@@ -111,8 +114,8 @@ class _Watched:
         if condition["made"]:
             torch_internals.ddp_forward_begins(self._ddp)
         torch_internals.ddp_hooks_again(self._ddp)
-        for parameter in self._parameters:
-            parameter.grad = None
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def _what_forbids(self) -> str:
         if self._ddp.mixed_precision is not None:

@@ -61,6 +61,20 @@ def test_every_condition_is_reached_from_every_other(options: dict[str, Any]) ->
         assert other.state_dict() == states[-1]
 
 
+def test_gradients_that_a_state_has_are_still_there_afterwards() -> None:
+    ddp = wrapped()
+    reducers = DdpReducers({"model": ddp})
+    before = reducers.state_dict()
+    torch.autograd.backward(ddp(INPUTS).sum())
+    waiting = [parameter.grad.clone() for parameter in ddp.parameters() if parameter.grad is not None]
+    reducers.load_state_dict(before)
+    reducers.settle()
+    assert len(waiting) == 6
+    for parameter, gradient in zip(ddp.parameters(), waiting, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradient)
+
+
 def test_forwards_that_the_reducer_does_not_see() -> None:
     """A pipeline runs every forward within no_sync(), and prepares the reducer for the last backward of a step itself."""
     ddp = wrapped()
