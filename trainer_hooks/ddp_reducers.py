@@ -110,7 +110,7 @@ class _Watched:
         passes = (2 if self._ddp.static_graph else 1) if condition["made"] else condition["passes"]
         for _ in range(passes):
             torch_internals.ddp_forward_begins(self._ddp)
-            torch_internals.ddp_backward(self._ddp, [self._parameters[index] for index in order])
+            torch_internals.ddp_backward(self._ddp, [(self._parameters[index], self._sparse[index]) for index in order])
         if condition["made"]:
             torch_internals.ddp_forward_begins(self._ddp)
         torch_internals.ddp_hooks_again(self._ddp)

@@ -315,7 +315,6 @@ class Protection:
     def capture(self, state: StateId) -> None:
         """Takes down S_k as it is now: what to copy, what it was copied from, metadata."""
         self._engine.at_boundary()
-        self._state.step_ended()
         held, written = self._state.held(), self._local.outside_writes.keys
         meta = self._state.capture_meta()
         self.boundary = Boundary(

@@ -72,29 +72,13 @@ class TrainingState:
         """An optimizer uses the gradients of its parameters: nobody needs what is left of them."""
         self._stepped.append(optimizer)
 
-    def step_ended(self) -> None:
-        """The step is complete. Gradients that no optimizer has used wait for a later step: they are of the state it leaves."""
-        stepped = set(map(id, self._stepped))
-        if all(id(optimizer) in stepped for optimizer in self._own_optimizers):
-            self._gradients_wait(())
-            return
-        now = self._inventory()
-        used = {id(each) for optimizer in self._stepped for each in parameters_of(optimizer)}
-        owned = {id(each) for optimizer in self._own_optimizers for each in parameters_of(optimizer)}
-        self._gradients_wait(
-            tuple(
-                now.names.of(tensor)
-                for path, tensor in now.tensors.items()
-                if path.startswith(PARAMETER) and tensor.grad is not None and id(tensor) not in used
-                if id(tensor) in owned or not used  # else it is in no optimizer: it has lent its gradient to one that stepped
-            )
-        )
-
     def held(self) -> list[Held]:
         """Returns every tensor of the state, each once, in an order that depends on the construction only.
 
-        The same list object as before when the process still holds the same tensors, in the same memory.
+        Gradients that no optimizer has used in the step before wait for a later one: they are among them. The same list object
+        as before when the process still holds the same tensors, in the same memory.
         """
+        self._gradients_wait(self._unused_gradients())
         return self._inventory().held
 
     def capture_meta(self) -> Meta:
@@ -118,7 +102,10 @@ class TrainingState:
             "random": random_state.capture(),
         }
         if not self._stepped:
-            left_out += [f"{name}: a gradient that waits to be summed over the ranks" for name in unreduced(now.modules.values())]
+            left_out += [
+                f"{name}: its gradient waits to be summed over the ranks (set_requires_gradient_sync); let it be in the step"
+                for name in unreduced(now.modules.values())
+            ]
         return {**meta, GAPS: self._judged([*self._coverage_gaps(), *left_out])}
 
     def growth(self) -> Growth:
@@ -194,6 +181,21 @@ class TrainingState:
         if not self._now.is_still_true():
             self._look_again(self._now.waiting)
         return self._now
+
+    def _unused_gradients(self) -> tuple[str, ...]:
+        """Returns the names of the parameters that have them."""
+        stepped = set(map(id, self._stepped))
+        if all(id(optimizer) in stepped for optimizer in self._own_optimizers):
+            return ()
+        now = self._inventory()
+        used = {id(each) for optimizer in self._stepped for each in parameters_of(optimizer)}
+        owned = {id(each) for optimizer in self._own_optimizers for each in parameters_of(optimizer)}
+        return tuple(
+            now.names.of(tensor)
+            for path, tensor in now.tensors.items()
+            if path.startswith(PARAMETER) and tensor.grad is not None and id(tensor) not in used
+            if id(tensor) in owned or not used  # else it is in no optimizer: it has lent its gradient to one that stepped
+        )
 
     def _gradients_wait(self, names: tuple[str, ...]) -> None:
         if names != self._now.waiting:

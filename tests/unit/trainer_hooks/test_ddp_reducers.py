@@ -87,6 +87,20 @@ def test_forwards_that_the_reducer_does_not_see() -> None:
     assert reducers.state_dict()["model"]["made"]
 
 
+def test_sparse_gradients() -> None:
+    model = nn.Sequential(nn.Embedding(16, 16, sparse=True), nn.Linear(16, 4))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.0005)
+    reducers = DdpReducers({"model": ddp})
+    for _ in range(2):
+        torch.autograd.backward(ddp(torch.tensor([1, 2])).sum())
+    made = reducers.state_dict()
+    assert made["model"]["made"]
+    for condition in ({"model": {"passes": 1, "made": False, "order": "2 1 0"}}, made):
+        reducers.load_state_dict(condition)
+        reducers.settle()
+        assert reducers.state_dict() == condition
+
+
 def test_an_order_that_the_process_would_not_have_come_to_itself() -> None:
     ddp = wrapped()
     reducers = DdpReducers({"model": ddp})
