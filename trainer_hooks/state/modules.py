@@ -109,13 +109,14 @@ def drop_gathered(modules: Iterable[nn.Module]) -> None:
                 record._unsharded_param.grad = None
 
 
-def unreduced(modules: Iterable[nn.Module]) -> Iterator[str]:
-    """Yields the names of FSDP2's parameters whose gradients have not been summed over the ranks yet."""
-    for group in _parameter_groups(modules):
+def unreduced(modules: Mapping[str, nn.Module]) -> Iterator[str]:
+    """Yields the paths of FSDP2's parameters whose gradients have not been summed over the ranks yet."""
+    paths = {id(module): path for path, module in modules.items()}
+    for group in _parameter_groups(modules.values()):
         for record in group.fsdp_params:
             whole = getattr(record, "_unsharded_param", None)
             if record.unsharded_accumulated_grad is not None or (whole is not None and whole.grad is not None):
-                yield record._module_info.param_name
+                yield f"{paths[id(record._module_info.module)]}.{record._module_info.param_name}"
 
 
 def conditions(modules: Mapping[str, nn.Module]) -> dict[str, Any]:

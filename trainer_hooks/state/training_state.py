@@ -104,7 +104,7 @@ class TrainingState:
         if not self._stepped:
             left_out += [
                 f"{name}: its gradient waits to be summed over the ranks (set_requires_gradient_sync); let it be in the step"
-                for name in unreduced(now.modules.values())
+                for name in unreduced(now.modules)
             ]
         return {**meta, GAPS: self._judged([*self._coverage_gaps(), *left_out])}
 

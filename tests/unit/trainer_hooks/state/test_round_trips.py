@@ -160,7 +160,7 @@ def test_gradients_that_wait_to_be_summed_are_named() -> None:
     training.stepping = False
     training.step(0)
     training.state.held()
-    assert "weight: its gradient waits" in training.state.capture_meta()[GAPS][0]
+    assert "model.0.weight: its gradient waits" in training.state.capture_meta()[GAPS][0]
 
 
 def test_the_list_of_what_is_held_is_kept_while_it_is_true() -> None:
