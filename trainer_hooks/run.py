@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
@@ -61,6 +62,13 @@ def join(*, timeout: timedelta | None = None) -> "Run":
         raise ConfigError("deadpool.join() was called before in this process; keep its result")
     hide_from_dynamo("deadpool")
     _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
+    return _run
+
+
+def joined() -> "Run":
+    """Returns what join() has returned in this process. ConfigError: it was not called yet."""
+    if _run is None:
+        raise ConfigError("deadpool.join() was not called; call it before anything that communicates")
     return _run
 
 
@@ -118,6 +126,12 @@ class Run:
             if self._session is not None:
                 self._session.refuse(str(error))
             raise
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Ends the job (exit code 2) with this line as its cause: the script asks for what cannot be. Raises ConfigError."""
+        if self._session is not None:
+            self._session.refuse(reason)
+        raise ConfigError(reason)
 
     def _check(self, models: Mapping[str, nn.Module]) -> None:
         if self._guarded:

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from deadpool.host.errors import ConfigError, DeadpoolError
     from deadpool.trainer_hooks.loop import Attempt, Guard
     from deadpool.trainer_hooks.protection.counters import Counters
-    from deadpool.trainer_hooks.run import Run, join
+    from deadpool.trainer_hooks.run import Run, join, joined
 
     __version__: str
 
-__all__ = ["Attempt", "ConfigError", "Counters", "DeadpoolError", "Guard", "Run", "__version__", "join"]
+__all__ = ["Attempt", "ConfigError", "Counters", "DeadpoolError", "Guard", "Run", "__version__", "join", "joined"]
 _HOMES = {
     "Attempt": "trainer_hooks.loop",
     "ConfigError": "host.errors",
@@ -23,6 +23,7 @@ _HOMES = {
     "Guard": "trainer_hooks.loop",
     "Run": "trainer_hooks.run",
     "join": "trainer_hooks.run",
+    "joined": "trainer_hooks.run",
 }
 
 
