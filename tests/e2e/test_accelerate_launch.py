@@ -30,7 +30,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     """A module under deadpool-launch; what accelerate launch would set is in the environment."""
     environment = {"PYTHONPATH": str(SUPPORT), "ACCELERATE_MIXED_PRECISION": "bf16"}
     with launching(tmp_path_factory.mktemp("accelerated")) as launcher:
-        job = launcher.start(*NODES, "-m", "accelerated", STEPS, environment=environment)
+        job = launcher.start(*NODES, "-m", "accelerated", STEPS, environment=environment, cold=True)
         yield finished(job)
         assert said(job) == [[2, "bf16", "NO"]] * 2
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launching import Job, Launcher, until
-from training import ROOT, Training, finished
+from training import Training, finished
 
 NODES = ("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json")
 KILLS = {"kill-node": "kill-node:1@12", "kill-rank": "kill-rank:1@12"}
@@ -31,7 +31,7 @@ class Example:
         return (str(self.script), "--steps", str(self.steps), *self.arguments, "--loss-log", "losses", "--digest", "digests")
 
     def start(self, launcher: Launcher, *options: str) -> Job:
-        return launcher.start(*NODES, *options, *self.words(), environment={"PYTHONPATH": str(ROOT / "examples")})
+        return launcher.start(*NODES, *options, *self.words())
 
     def drained(self, launcher: Launcher) -> Training:
         """Returns what a job leaves whose second node is drained under way."""
@@ -54,8 +54,7 @@ class Example:
     def under_torchrun(self, folder: Path) -> Training:
         """Returns what it leaves under torchrun."""
         command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *self.words())
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "examples"), "OMP_NUM_THREADS": "1"}
-        run(command, folder, environment)
+        run(command, folder, os.environ | {"OMP_NUM_THREADS": "1"})
         return Training(folder / "losses", folder / "digests", {})
 
 

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import train_titan_style
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
