@@ -71,7 +71,7 @@ def _process_limits() -> Iterator[tuple[int, str, str]]:
 
 def _is_exempt() -> bool:
     status = dict(line.split(":", 1) for line in (_PROC / "self/status").read_text().splitlines())
-    return bool(int(status["CapEff"], 16) & _EXEMPT)
+    return bool(int(status.get("CapEff", "0"), 16) & _EXEMPT)
 
 
 def _own_threads() -> int:
@@ -86,7 +86,8 @@ def _own_threads() -> int:
 
 def _pid_cgroups() -> Iterator[Path]:
     """Yields the folders of the control groups that may limit how many tasks this process and its siblings are."""
-    for line in (_PROC / "self/cgroup").read_text().splitlines():
+    groups = _PROC / "self/cgroup"  # a kernel without control groups has none
+    for line in groups.read_text().splitlines() if groups.exists() else []:
         _, kinds, path = line.split(":", 2)
         if kinds in ("", "pids"):
             root = _CGROUPS / kinds

@@ -54,7 +54,7 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
         metrics_port = found.getsockname()[1]
     options = ("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--metrics-port", str(metrics_port))
     job = launcher.start(*options, str(EXAMPLE), "--steps", "100000", *SMALL)
-    until((job.job_folder / "endpoint.json").exists, 20, "the supervisor listens")
+    until((job.job_folder / "endpoint.json").exists, 60, "the supervisor listens")
     until(lambda: job.status()["commit_step"] > 3, 80, "steps are committed")
 
     status = job.status()

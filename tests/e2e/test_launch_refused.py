@@ -61,7 +61,7 @@ def test_a_port_that_is_taken(launcher: Launcher) -> None:
 
 def test_a_job_id_that_is_taken(launcher: Launcher) -> None:
     job = launcher.start("--no-python", "sleep", "600")
-    until((job.job_folder / "endpoint.json").exists, 20, "the first job listens")
+    until((job.job_folder / "endpoint.json").exists, 60, "the first job listens")
     outcome = launcher.run("--job-id", job.job_id, "--no-python", "true")
     assert outcome.exit_code == 2
     assert "is running" in outcome.err
@@ -77,7 +77,7 @@ def test_a_dev_shm_that_is_too_small(launcher: Launcher, tmp_path: Path) -> None
         "--nnodes", "2", str(script), "--steps", "3",
     ]  # fmt: skip
     environment = os.environ | {"XDG_RUNTIME_DIR": str(launcher.runtime)}
-    done = subprocess.run(wrapped, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(wrapped, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2, done.stderr
     assert "are free" in done.stderr
     assert "needs" in done.stderr

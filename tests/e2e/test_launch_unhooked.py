@@ -65,7 +65,7 @@ def test_ranks_see_what_they_see_under_torchrun(launcher: Launcher, dump: Path, 
     outcome = launcher.run(*shape, str(dump), str(tmp_path / "ours"), "--x", "y z")
     assert outcome.exit_code == 0, outcome.err
     torchrun = [sys.executable, "-m", "torch.distributed.run", *shape, str(dump), str(tmp_path / "theirs"), "--x", "y z"]
-    subprocess.run(torchrun, check=True, timeout=50, cwd=launcher.jobs[0].folder)
+    subprocess.run(torchrun, check=True, timeout=100, cwd=launcher.jobs[0].folder)
     ours, theirs = seen_by(tmp_path / "ours"), seen_by(tmp_path / "theirs")
     differ = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
     for rank in (0, 1):

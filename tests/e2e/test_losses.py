@@ -66,7 +66,7 @@ def test_store_spare_holder_and_all_spares(launcher: Launcher) -> None:
     assert job.ask("inject", "thaw-rank", "0").returncode == 0  # before anybody takes the long step for a hang
     steps = (job.folder / "losses").read_text().count("\n")
     until(lambda: (job.folder / "losses").read_text().count("\n") > steps + 10, 60, "the steps go on")
-    pids = until(lambda: found if len(found := agents(job)) == 6 else None, 20, "six agents")
+    pids = until(lambda: found if len(found := agents(job)) == 6 else None, 60, "six agents")
     assert pids is not None
     assert "failure" not in [each["event"] for each in job.events()]
 

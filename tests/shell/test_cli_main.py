@@ -32,11 +32,11 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
             with (tmp_path / "err").open("wb") as err:
                 process = subprocess.Popen(command, stderr=err)
             try:
-                until((folder / "endpoint.json").exists, 20, "the supervisor listens")
+                until((folder / "endpoint.json").exists, 30.0, "the supervisor listens")
                 yield folder, process
             finally:
                 process.terminate()
-                process.wait(20)
+                process.wait(30.0)
 
 
 def test_status_events_and_refusals(
@@ -105,7 +105,7 @@ def test_stop_ends_the_job_and_waits(supervisor: tuple[Path, subprocess.Popen[by
         stub.Stop(convert.encode(status_messages.StopRequest(reason="test")), metadata=metadata)
         seen = [json.loads(line.json) for line in follower]  # ends with the job
     assert seen[-1]["event"] == "job_ended"
-    assert process.wait(20) == 143
+    assert process.wait(30.0) == 143
 
 
 def test_a_job_whose_supervisor_is_gone_does_not_answer(
@@ -114,7 +114,7 @@ def test_a_job_whose_supervisor_is_gone_does_not_answer(
     monkeypatch.setattr("deadpool.cli.client._TIMEOUT_S", 0.2)
     _, process = supervisor
     process.kill()
-    process.wait(20)
+    process.wait(30.0)
     assert run(["status"]) == 1
     assert "does not answer" in capfd.readouterr().err
 
@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "deadpool.supervisor.main", "--job-dir", str(folder), "--port", port]
-        assert subprocess.run(command, check=False, timeout=20).returncode == 2
+        assert subprocess.run(command, check=False, timeout=60).returncode == 2
     err = capfd.readouterr().err
     assert f"--port {port}" in err
     assert "Traceback" not in err

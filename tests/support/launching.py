@@ -121,7 +121,7 @@ class Job:
         """Runs `deadpool ARGUMENTS` against this job's runtime folder."""
         return subprocess.run(
             [sys.executable, "-m", "deadpool.cli.main", *arguments],
-            env=self._environment, cwd=self.folder, capture_output=True, text=True, timeout=30, check=False,
+            env=self._environment, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
