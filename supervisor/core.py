@@ -30,6 +30,7 @@ from deadpool.supervisor.failures.handling import (
     node_lost,
     rank_exited,
     rank_raised,
+    step_begun,
 )
 from deadpool.supervisor.failures.hang_inquiry import steps_stalled
 from deadpool.supervisor.failures.health import heartbeat_read, hello_read
@@ -305,6 +306,7 @@ class Job:
         state.progress.commit_known(progress.commit_step)
         ranks_begun(state, now_s=now_s)
         step_reached(state, progress.step, now_s)
+        step_begun(state, progress.step, now_s)
 
     def _rank_joined(self, node_id: str, joined: messages.RankJoined, now_s: float) -> None:
         state = self.state

@@ -246,6 +246,16 @@ def _missed_in_a_collective(state: JobState, now_s: float) -> None:
         _missed(state, now_s)
 
 
+def step_begun(state: JobState, step: int, now_s: float) -> None:
+    """A rank is in this step. What one that left in an earlier step has left undone will never be committed: it is missed.
+
+    While a generation is brought up a rank may still show the step that it was in before.
+    """
+    left = [each for each in state.failures.leavers.values() if each.step != messages.NO_STEP and each.step < step]
+    if left and state.phase is Phase.RUN and now_s >= state.failures.exit_expected_until_s:
+        _missed(state, now_s)
+
+
 def _missed(state: JobState, now_s: float) -> bool:
     """Something has failed, or stands still, because a rank has left its step loop: it is the root cause. Returns whether so."""
     leavers = state.failures.leavers

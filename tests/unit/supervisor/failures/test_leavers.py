@@ -86,6 +86,18 @@ def test_it_is_so_too_where_the_others_hang() -> None:
     assert [note.fields["ranks"] for note in scene.notes("failure")] == [(2,)]
 
 
+def test_it_is_missed_too_by_those_that_have_gone_on_without_it() -> None:
+    """They need no collective for that, but what they do from there on is never committed: they would wait at the end."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.heartbeat(step=5)
+    leaves(scene, 2)
+    scene.heartbeat(step=5)
+    assert not scene.notes("failure")
+    scene.heartbeat(step=6)
+    assert [note.fields["cause"] for note in scene.notes("failure")] == [CAUSE]
+
+
 def test_ranks_that_all_exit_with_0_have_agreed_to_stop() -> None:
     scene = Scene()
     scene.start(commit_step=4)
