@@ -123,12 +123,10 @@ class Run:
             state = TrainingState(models=models, optimizers=optimizers, extra=extras, strict=strict)
             return RankGuard(self._session, state, list(optimizers.values()), engine_for(self.device))
         except ConfigError as error:
-            if self._session is not None:
-                self._session.refuse(str(error))
-            raise
+            self.refuse(str(error))
 
     def refuse(self, reason: str) -> NoReturn:
-        """Ends the job (exit code 2) with this line as its cause: the script asks for what cannot be. Raises ConfigError."""
+        """Ends the job because it cannot be protected as asked (exit code 2): raises ConfigError with the reason."""
         if self._session is not None:
             self._session.refuse(reason)
         raise ConfigError(reason)

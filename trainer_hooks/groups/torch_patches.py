@@ -1,9 +1,10 @@
-"""Three functions of torch.distributed that need help with our groups. Installed by init_default, taken away by close.
+"""Four functions of torch.distributed that need help with our groups. Installed by init_default, taken away by close.
 
 * `_tensor_to_object`, inside every object collective: what arrives while collectives are muted may be no pickle. It gives None.
 * `batch_isend_irecv` coalesces only for groups whose type is exactly ProcessGroup; on NCCL, sends and receives one by one can
   deadlock when two stages exchange both ways.
 * `monitored_barrier` refuses any backend that is not called gloo.
+* `dist.get_backend` is what frameworks decide by (how to take a mean, whether a barrier names devices): it says what is within.
 """
 
 from collections.abc import Callable
@@ -19,9 +20,10 @@ _originals: dict[str, Callable[..., Any]] = {}
 
 
 def install(is_muted: Callable[[], bool]) -> None:
-    """Puts the three in place of torch's; again for another registry. `is_muted`: whether collectives are."""
+    """Puts the four in place of torch's; again for another registry. `is_muted`: whether collectives are."""
     for name in ("_tensor_to_object", "batch_isend_irecv", "monitored_barrier"):
         _originals.setdefault(name, getattr(distributed_c10d, name))
+    dist.get_backend = _get_backend  # torch itself asks distributed_c10d, and makes groups of what that answers
     _set("_tensor_to_object", lambda *given: _tensor_to_object(is_muted, given))
     _set("batch_isend_irecv", _batch_isend_irecv)
     _set("monitored_barrier", _monitored_barrier)
@@ -30,12 +32,20 @@ def install(is_muted: Callable[[], bool]) -> None:
 def remove() -> None:
     for name, original in _originals.items():
         _set(name, original)
+    dist.get_backend = distributed_c10d.get_backend
 
 
 def _set(name: str, function: Callable[..., Any]) -> None:
     setattr(distributed_c10d, name, function)
     if hasattr(dist, name):
         setattr(dist, name, function)
+
+
+def _get_backend(group: dist.ProcessGroup | None = None) -> Any:
+    own = group or distributed_c10d._get_default_group()
+    if not isinstance(own, Group):
+        return distributed_c10d.get_backend(group)
+    return dist.Backend.NCCL if "cuda" in own.membership.devices else dist.Backend.GLOO
 
 
 def _tensor_to_object(is_muted: Callable[[], bool], given: tuple[Any, ...]) -> Any:

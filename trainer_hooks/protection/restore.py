@@ -19,11 +19,10 @@ from deadpool.host.errors import DeadpoolError, SnapshotError
 from deadpool.proto.messages import BadCopy, CopyConflict, SlotKind, Source, SourceKind
 from deadpool.proto.vault.layout import UNIQUE, Item, Tables, checksum
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.protection.copy_engine import as_bytes, is_plain
+from deadpool.trainer_hooks.protection.copy_engine import as_bytes
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.slots import OwnSlots
-from deadpool.trainer_hooks.state.items import put
 from deadpool.trainer_hooks.state.metadata import Meta, unpack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -123,7 +122,7 @@ class _Landing:
         self.memory: dict[str, memoryview] = {}
         for key, target in targets.items():
             arriving = target
-            if target.device.type != "cpu" or not is_plain(target):
+            if target.device.type != "cpu" or not target.is_contiguous():
                 arriving = torch.empty(target.shape, dtype=target.dtype)
                 self._buffered.append((target, arriving))
             self.memory[key] = as_bytes(arriving).numpy().data
@@ -133,7 +132,7 @@ class _Landing:
 
     def finish(self) -> None:
         for target, arrived in self._buffered:
-            put(target, arrived)
+            target.copy_(arrived)
 
 
 def _from_peers(items: list[Item], landing: _Landing, source: Source, step: int, token: str, passed: _PassedOver) -> None:
@@ -195,7 +194,7 @@ def restore_from(state: TrainingState, tables: Tables, data: Mapping[str, memory
     for key, target in targets.items():
         if items[key].nbytes:
             source = torch.frombuffer(data[key], dtype=target.dtype).view(items[key].shape)
-            put(target, source)
+            target.copy_(source)
     state.restore_meta(meta)
     return _restored(tables, meta)
 
