@@ -45,7 +45,10 @@ from deadpool.proto.messages import Assign, InjectionDue, LaunchFailed, Quiesce,
 
 @dataclass(slots=True, kw_only=True)
 class Process:
-    """`generation`: the newest that it knows. `role`: who it is (None: a stand-in without a rank)."""
+    """`generation`: the newest that it knows. `role`: who it is (None: a stand-in without a rank).
+
+    `hot`: a stand-in that has the role of a rank which others play, since it was ordered so in that generation; 0: it is none.
+    """
 
     number: int
     rank: int | None
@@ -53,6 +56,7 @@ class Process:
     role: Role | None = None
     pid: int = 0
     registered: bool = False
+    hot: int = 0
     killed: bool = False
     superseded: bool = False  # killed for a newer process of the rank: nobody waits for its exit
 
@@ -84,7 +88,11 @@ class NodeCore:
     # ------------------------------------------------------------ what the caller may ask
 
     def ranks(self) -> dict[int, Process]:
-        """Returns the process of each rank that has a live one."""
+        """Returns the process of each rank that has a live one here."""
+        return {rank: each for rank, each in self._with_role().items() if not each.hot}
+
+    def _with_role(self) -> dict[int, Process]:
+        """Returns also the hot stand-ins. No rank has a process and a hot stand-in on the same node."""
         return {each.rank: each for each in self.processes.values() if each.rank is not None and not each.killed}
 
     def playing(self) -> dict[int, Process]:
@@ -190,6 +198,8 @@ class NodeCore:
             yield from self._supersede()
             self._starting = None
             self.generation = order.generation
+        elif not order.resumed:  # the supervisor knows of none
+            yield from self._end_hot(set())
 
     # ------------------------------------------------------------ ranks
 
@@ -226,12 +236,21 @@ class NodeCore:
         if self._problem:
             yield self._refusal()
             return
-        self._starting = None
-        self._standins.recovers(order.generation, now_s=now_s)
-        live = self.ranks()
+        if not order.hot:
+            self._starting = None
+            self._standins.recovers(order.generation, now_s=now_s)
+        yield from self._end_hot({placement.rank for placement in order.placements})
+        live = self._with_role()
         for placement in order.placements:
-            if placement.rank in live:
-                continue  # a joiner of an earlier attempt: Quiesce has brought it to this generation
+            if placement.rank in live:  # a joiner of an earlier attempt, or hot: Quiesce has brought it to this generation
+                known = live[placement.rank]
+                if known.hot and not order.hot:
+                    known.hot = 0
+                    yield NameProcess(process=known.number, rank=placement.rank, generation=order.generation)
+                    if known.registered:  # what it said of that before was not about the rank's process
+                        joined = messages.RankJoined(generation=order.generation, rank=placement.rank, pid=known.pid)
+                        yield Report(message=joined)
+                continue
             role = joining_role(self._job(), order, placement, self._visible_devices)
             process = max(
                 (each for each in self.processes.values() if each.waits), key=lambda each: each.registered, default=None
@@ -241,9 +260,18 @@ class NodeCore:
                 yield start
                 process = self.processes[start.process]
             process.rank, process.role, process.generation = placement.rank, role, order.generation
-            yield NameProcess(process=process.number, rank=placement.rank, generation=order.generation)
+            process.hot = order.generation if order.hot else 0
+            if not order.hot:
+                yield NameProcess(process=process.number, rank=placement.rank, generation=order.generation)
             if process.registered:
                 yield Tell(process=process.number, order=role)
+
+    def _end_hot(self, kept: set[int]) -> Iterator[Command]:
+        """Ends the stand-ins that are hot for other ranks than these."""
+        for rank, process in self._with_role().items():
+            if process.hot and rank not in kept:
+                process.killed = process.superseded = True
+                yield KillProcess(process=process.number)
 
     def _job(self) -> JobConfig:
         assert self.config is not None, "no order comes before Welcome"
@@ -290,10 +318,9 @@ class NodeCore:
         process = self.processes.pop(event.process)
         if process.rank is None:
             self._standins.ended(killed=process.killed)
-            yield from self._refill()
         elif not process.superseded:
             exited = RankExited(
-                generation=process.generation,
+                generation=process.hot or process.generation,
                 rank=process.rank,
                 pid=process.pid,
                 exit_code=event.exit_code,
@@ -305,8 +332,11 @@ class NodeCore:
                 yielded=event.yielded,
                 script_ended=event.script_ended,
             )
-            self._last_exits[process.rank] = exited
+            if not process.hot:
+                self._last_exits[process.rank] = exited
             yield Report(message=exited)
+        if process.rank is None or process.hot:
+            yield from self._refill()
         yield from self._start_when_clear()
 
     def _kill_ranks(self, ranks: tuple[int, ...]) -> Iterator[Command]:
@@ -325,7 +355,7 @@ class NodeCore:
         self.generation = order.generation
         self._quiesce = order
         self._standins.recovers(order.generation, now_s=now_s)
-        for process in self.ranks().values():
+        for process in self._with_role().values():
             if process.registered:
                 process.generation = order.generation
                 yield Tell(process=process.number, order=order)
@@ -340,7 +370,7 @@ class NodeCore:
                 yield Tell(process=process.number, order=replace(order, placements=(placement,), sources=sources))
 
     def _waiting(self) -> int:
-        return sum(process.waits for process in self.processes.values())
+        return sum(process.waits or (process.hot > 0 and not process.killed) for process in self.processes.values())
 
     def _refill(self) -> Iterator[Command]:
         if self._ending or self._problem:

@@ -4,9 +4,9 @@
 
 A failure is injected every few steps, and often while the recovery from the one before is still under way. What memory cannot
 survive is left out: nodes are lost and copies corrupted one at a time, with a few commits between. Dead nodes are booted again,
-frozen ones thawed, cut-off ones healed, full memory freed. The seed also draws how the model is spread and how often it is
-evaluated, unless that is given after --. Prints a JSON line for each failure, medians for each kind, then the verdict; the exit
-code is 1 unless the runs are the same.
+frozen ones thawed, cut-off ones healed, full memory freed. The seed also draws how the model is spread, how often it is evaluated
+and how many batches a step has, unless that is given after --. Prints a JSON line for each failure, medians for each kind, then
+the verdict; the exit code is 1 unless the runs are the same.
 
 --fill-shm takes all that is left of /dev/shm: give the run a small one of its own, as in
 unshare --mount sh -c 'mount -t tmpfs -o size=256m tmpfs /dev/shm && python -m benchmarks.chaos --fill-shm'
@@ -40,7 +40,11 @@ from deadpool.proto.messages.status import JobStatus
 NNODES, RANKS_PER_NODE, SPARES = 2, 2, 1
 RANKS = range(NNODES * RANKS_PER_NODE)
 SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2")
-DRAWN = {"--parallel": ("zero", "ddp", "fsdp", "hsdp", "tp-fsdp"), "--eval-every": ("3", "7", "1000")}
+DRAWN = {
+    "--parallel": ("zero", "ddp", "fsdp", "hsdp", "tp-fsdp", "pp"),
+    "--eval-every": ("3", "7", "1000"),
+    "--accumulate": ("1", "2"),
+}
 HANG_TIMEOUT_S = 6.0
 JOB = f"chaos-{os.getpid()}"
 RULES = "".join(  # no node is given up, however often its processes are killed

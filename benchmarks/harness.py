@@ -19,7 +19,12 @@ from deadpool.host.errors import DeadpoolError
 from deadpool.host.ports import free_port, why_taken
 from deadpool.proto.messages.status import JobStatus
 
-OURS = {"deadpool-kill-node": ("kill-node", VICTIM_NODE), "deadpool-kill-rank": ("kill-rank", VICTIM_RANK)}
+DRAIN = "drain"
+OURS = {
+    "deadpool-kill-node": ("kill-node", VICTIM_NODE),
+    "deadpool-kill-rank": ("kill-rank", VICTIM_RANK),
+    "deadpool-drain": (DRAIN, VICTIM_NODE),
+}
 STEADY_STEPS = 20  # before the injection: the median of their times is the step time
 STATUS_EVERY_S = 0.3
 _HERE, _PORTS = "127.0.0.1", 1 << 16
@@ -76,6 +81,7 @@ class Harness:
         if len(summary["recoveries"]) != 1:
             raise Failed(f"{len(summary['recoveries'])} recoveries where one was expected")
         recovery = summary["recoveries"][0]
+        step = max(step, recovery["resume_step"])  # a drain takes place once the spare is ready, later than it was asked for
         # The kill's own time is in total_s; the log shows it only as silence, which begins with the last line before.
         silent_since_s = max(line.at_s for line in watch.seen if line.step < step)
         outage = measure_outage(watch.seen, ranks=RANKS, step=step, killed_at_s=silent_since_s)
@@ -105,7 +111,10 @@ class Harness:
                 step = max(self.training.injection_step, status.step + LEAD_STEPS)
                 if step > self.training.steps - LEAD_STEPS:
                     raise Failed(f"stand-ins were warm only in step {status.step} of {self.training.steps}: give it more --steps")
-                supervisor.inject(kind, target, step)
+                if kind == DRAIN:
+                    supervisor.drain(str(target), "benchmark")
+                else:
+                    supervisor.inject(kind, target, step)
         except DeadpoolError as error:
             raise Failed(f"{error}\n{launched.tail()}") from error
         return step

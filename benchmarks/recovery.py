@@ -9,6 +9,7 @@ one run of the benchmark, so that what else the machine does hits all of them. P
 
 deadpool-kill-node   two nodes of two ranks and a spare; one node is killed, agent and ranks at the same time
 deadpool-kill-rank   the same; one rank's process is killed
+deadpool-drain       the same; a node is to be free: its ranks move to the spare, which has built them before
 torchrun             its best case: one agent for all ranks, a store of its own per attempt, a checkpoint on disk every 10 steps;
                      one worker is killed. (A node lost under torchrun takes about twice as long.)
 torchft, nvrx        with --rivals: one worker is killed; heartbeat timeouts equal to DeadPool's
@@ -75,6 +76,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="folder for runs and venvs; default: a temporary one")
     parser.add_argument("--injection-step", type=int, default=65, help="five steps after a checkpoint: the average age of one")
     parser.add_argument("--steps", type=int, default=95)
+    parser.add_argument(
+        "--construction",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="added to building the model, in every system but the rivals",
+    )
     parser.add_argument("--heartbeat-interval", type=float, default=1.0, metavar="SECONDS")
     parser.add_argument("--heartbeat-timeout", type=float, default=3.0, metavar="SECONDS")
     parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="a run that waits longer has failed")
@@ -92,6 +100,7 @@ def main() -> int:
     training = Training(
         steps=args.steps, injection_step=args.injection_step, options=tuple(args.options),
         heartbeat_interval_s=args.heartbeat_interval, heartbeat_timeout_s=args.heartbeat_timeout,
+        construction_s=args.construction,
     )  # fmt: skip
     work = (args.work or Path(tempfile.mkdtemp(prefix="deadpool-benchmark-"))).absolute()
     work.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "examples" / "train_gpt.py"
+SLOW_SCRIPT = ROOT / "benchmarks" / "slow_construction.py"
 RIVALS = ROOT / "benchmarks" / "rivals"
 NODES, RANKS_PER_NODE = 2, 2
 RANKS = NODES * RANKS_PER_NODE
@@ -16,13 +17,18 @@ CHECKPOINT_EVERY = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What all systems train. `options`: further options of train_gpt.py (sizes)."""
+    """What all systems train. `options`: further options of train_gpt.py (sizes). `construction_s`: added to the model's."""
 
     steps: int
     injection_step: int
     options: tuple[str, ...]
     heartbeat_interval_s: float
     heartbeat_timeout_s: float
+    construction_s: float = 0.0
+
+    @property
+    def script(self) -> list[str]:
+        return [str(SLOW_SCRIPT), f"{self.construction_s:g}"] if self.construction_s else [str(SCRIPT)]
 
     def arguments(self, folder: Path, *, checkpoints: bool) -> list[str]:
         """Returns train_gpt.py's arguments. Checkpoints go to disk, as every restarting system needs."""
@@ -48,7 +54,8 @@ def deadpool_parts(training: Training, folder: Path, runtime: Path, job_id: str)
     command = [
         sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", str(NODES),
         "--nproc-per-node", str(RANKS_PER_NODE), "--spares", "1", "--job-id", job_id, "--log-dir", str(folder / "logs"),
-        "--summary-json", str(folder / "summary.json"), *heartbeats, str(SCRIPT), *training.arguments(folder, checkpoints=False),
+        "--summary-json", str(folder / "summary.json"), *heartbeats,
+        *training.script, *training.arguments(folder, checkpoints=False),
     ]  # fmt: skip
     return [Part(name="main", command=tuple(command), environment={"XDG_RUNTIME_DIR": str(runtime)})]
 
@@ -60,7 +67,7 @@ def torchrun_parts(training: Training, folder: Path) -> list[Part]:
     """
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), "--max-restarts", "3",
-        str(SCRIPT), *training.arguments(folder, checkpoints=True),
+        *training.script, *training.arguments(folder, checkpoints=True),
     ]  # fmt: skip
     return [Part(name="main", command=tuple(command), environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})]
 

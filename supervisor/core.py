@@ -53,8 +53,8 @@ from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection import checkpoints, corruption, host_pressure
 from deadpool.supervisor.protection.protection import protection_changed
-from deadpool.supervisor.recovery import drained_ranks, drill, protocol
-from deadpool.supervisor.recovery.drain import drain_requested
+from deadpool.supervisor.recovery import drained_ranks, drill, hot_spares, protocol
+from deadpool.supervisor.recovery.drain import drain_requested, settle
 from deadpool.supervisor.recovery.fresh_start import ranks_begun, start_job
 from deadpool.supervisor.recovery.orders import warm_up
 from deadpool.supervisor.recovery.planning import plan_if_ready
@@ -101,6 +101,7 @@ class Job:
                 resumption.supervisor_started(state, event)
             case _:
                 assert_never(event)
+        settle(state, now_s=now_s)
         return state.outbox
 
     def next_deadline_s(self) -> float | None:
@@ -115,6 +116,7 @@ class Job:
         self.state.time_goes(now_s)
         self.state.cause, self.state.outbox = f"deadline {due[1]}", []
         expired(self.state, due[1], now_s)
+        settle(self.state, now_s=now_s)
         return self.state.outbox
 
     # ------------------------------------------------------------ messages
@@ -140,6 +142,11 @@ class Job:
             case messages.CheckpointWritten():
                 checkpoints.checkpoint_written(state, node_id, message)
                 drill.checkpoint_known(state, now_s)
+            case messages.RankExited() if (node_id, message.pid) in state.roster.retired:
+                state.roster.retired.discard((node_id, message.pid))
+                self._drained_ended(node_id, message.rank, now_s)
+            case messages.RankJoined() | messages.RankPrepared() | messages.RankExited() if node_id in state.recovery.hot:
+                hot_spares.heard(state, node_id, message, now_s=now_s)
             case messages.HostTrouble():
                 host_pressure.host_trouble(state, node_id, message)
             case messages.JobSignalled():
@@ -147,13 +154,8 @@ class Job:
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
-                if state.recovery.drained.get(message.rank) == node_id:
-                    drained_ranks.forget(state, {message.rank})
-                    if state.recovery.attempt is not None:
-                        plan_if_ready(state, state.recovery.attempt, now_s=now_s)
-                if (node_id, message.pid) in state.roster.retired:
-                    state.roster.retired.discard((node_id, message.pid))
-                elif state.roster.plays(node_id, message.rank, message.generation, message.pid):
+                self._drained_ended(node_id, message.rank, now_s)
+                if state.roster.plays(node_id, message.rank, message.generation, message.pid):
                     rank_exited(state, node_id, message, now_s)
             case messages.LaunchFailed():
                 starting = state.phase in (Phase.ASSEMBLE, Phase.START)
@@ -164,6 +166,14 @@ class Job:
                     corruption.conflicts_reported(state, message.conflicts)
                 if message.generation == state.generation and state.phase is not Phase.END:
                     self._answered(node_id, message, now_s)
+
+    def _drained_ended(self, node_id: str, rank: int, now_s: float) -> None:
+        """A rank's process has ended: if one on a drained node was awaited for it, it is not any more."""
+        state = self.state
+        if state.recovery.drained.get(rank) == node_id:
+            drained_ranks.forget(state, {rank})
+            if state.recovery.attempt is not None:
+                plan_if_ready(state, state.recovery.attempt, now_s=now_s)
 
     def _signalled(self, node_id: str, number: int, now_s: float) -> None:
         """The signal means what it means to the launcher. It comes from every node to which it was sent: once is enough."""

@@ -6,11 +6,11 @@ from typing import assert_never
 from deadpool.supervisor.failures.handling import broken_collective_expired, inquiry_expired, kill_failed, late
 from deadpool.supervisor.failures.hang import FLOOR_S, TIMES
 from deadpool.supervisor.failures.hang_inquiry import open_inquiry
-from deadpool.supervisor.model.membership import Rank
+from deadpool.supervisor.model.hot import HotSpare
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
-from deadpool.supervisor.recovery import drill
+from deadpool.supervisor.recovery import drill, hot_spares
 from deadpool.supervisor.recovery.fresh_start import start_job
 from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, kill, store_failed
 from deadpool.supervisor.recovery.planning import plan_if_ready
@@ -36,6 +36,7 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
         found.append((inquiry.deadline_s, "inquiry"))
     if state.drill.checkpoint_deadline_s is not None:
         found.append((state.drill.checkpoint_deadline_s, "drill checkpoint"))
+    found += [(_hot_deadline_s(state, hot), f"hot {node_id}") for node_id, hot in state.recovery.hot.items() if not hot.ready]
     if attempt is None:
         return found
     began_s = attempt.began_s
@@ -81,20 +82,28 @@ def _quiesce_deadline_s(state: JobState, number: int) -> float:
     rank, attempt, config = state.roster.ranks[number], state.recovery.attempt, state.config
     assert attempt is not None
     if rank.joining:
-        return min(rank.assigned_at_s + config.join_timeout_s, _build_deadline_s(state, rank))
+        return min(rank.assigned_at_s + config.join_timeout_s, _build_deadline_s(state, rank.joined_s))
     return attempt.began_s + config.quiesce_timeout_s
 
 
-def _build_deadline_s(state: JobState, rank: Rank) -> float:
+def _hot_deadline_s(state: JobState, hot: HotSpare) -> float:
+    builds = [_build_deadline_s(state, joined_s) for joined_s in hot.joined_s.values()]
+    return min([hot.began_s + state.config.join_timeout_s, *builds])
+
+
+def _build_deadline_s(state: JobState, joined_s: float | None) -> float:
     """A joiner that takes so much longer to construct and rehearse than any process of this job before hangs."""
-    if rank.joined_s is None or not state.progress.longest_build_s:
+    if joined_s is None or not state.progress.longest_build_s:
         return math.inf
     floor_s = state.config.hang_timeout_s or FLOOR_S
-    return rank.joined_s + max(floor_s, TIMES * state.progress.longest_build_s)
+    return joined_s + max(floor_s, TIMES * state.progress.longest_build_s)
 
 
 def expired(state: JobState, name: str, now_s: float) -> None:
     attempt = state.recovery.attempt
+    if name.startswith("hot "):
+        hot_spares.failed(state, name.removeprefix("hot "), "its stand-ins have not rehearsed in time")
+        return
     match name:
         case "stop":
             state.note("agents_gave_no_answer", nodes=tuple(n.node_id for n in state.roster.live() if not n.stopped))

@@ -49,7 +49,7 @@ class DdpReducers:
         self._wanted = state_dict
 
     def settle(self) -> None:
-        """Brings each DDP to what the loaded state has recorded of it. All groups must be muted meanwhile; gradients are lost.
+        """Brings each DDP to what the loaded state has recorded of it. All groups must be muted meanwhile.
 
         SnapshotError when that is not possible.
         """
@@ -101,18 +101,21 @@ class _Watched:
         problem = self._what_forbids()
         if problem:
             raise SnapshotError(f"a DDP cannot be brought to the order in which it summed its gradients: {problem}")
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
         torch_internals.ddp_begin_anew(self._ddp, self._parameters, self._sparse)
         self._passes, self._ready, self._made = 0, {}, ""
         order = [int(index) for index in condition["order"].replace(",", " ").split()]
         passes = (2 if self._ddp.static_graph else 1) if condition["made"] else condition["passes"]
         for _ in range(passes):
             torch_internals.ddp_forward_begins(self._ddp)
-            torch_internals.ddp_backward(self._ddp, [self._parameters[index] for index in order])
+            torch_internals.ddp_backward(self._ddp, [(self._parameters[index], self._sparse[index]) for index in order])
         if condition["made"]:
             torch_internals.ddp_forward_begins(self._ddp)
         torch_internals.ddp_hooks_again(self._ddp)
-        for parameter in self._parameters:
-            parameter.grad = None
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def _what_forbids(self) -> str:
         if self._ddp.mixed_precision is not None:

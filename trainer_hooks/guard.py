@@ -149,6 +149,7 @@ class RankGuard:
         if not self._rehearsing:
             self._drill.hold(step, self._protection.wait_done)
             self._drill.begins(step)
+        self._state.step_begins()
         self._step_began_ns = time.monotonic_ns()
         self._write_record(step)
 
@@ -273,6 +274,7 @@ class RankGuard:
     def _wrap(self, optimizer: Optimizer) -> None:
         """Puts the fence in front of this optimizer's step, and makes it do nothing in a broken generation."""
         step = optimizer.step
+        state = self._state
 
         @wraps(step)
         def guarded(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -281,6 +283,7 @@ class RankGuard:
             with self._session.changed:
                 go = self._member.optimizer_began()
             if go:
+                state.optimizer_steps(optimizer)
                 return step(*args, **kwargs)
             self._session.muted_call()
             return None

@@ -14,6 +14,7 @@ from deadpool.trainer_hooks.state.metadata import unpack_meta
 from deadpool.trainer_hooks.state.storable import decode
 
 log = logging.getLogger(__name__)
+_ATTEMPTS = 5  # while the predecessor lives its replica is written again and again; one of the two slots is whole at any moment
 MESSAGES = "deadpool.messages"  # under which they are among the extras of the state
 
 
@@ -47,7 +48,12 @@ def _tables(vault_dir: Path, placement: Placement, token: str) -> Iterator[Table
     for endpoint in placement.holders:
         client = VaultClient(endpoint, token)
         try:
-            yield client.head(SlotKind.REPLICA, placement.rank, 0, NO_STEP)[1]
+            for _ in range(_ATTEMPTS):
+                try:
+                    yield client.head(SlotKind.REPLICA, placement.rank, 0, NO_STEP)[1]
+                    break
+                except SnapshotError as error:
+                    log.info("%s", error)
         except DeadpoolError as error:
             log.info("%s", error)
         finally:

@@ -131,6 +131,12 @@ class Run:
             self._session.refuse(reason)
         raise ConfigError(reason)
 
+    def refuse(self, reason: str) -> NoReturn:
+        """Ends the job (exit code 2) with this line as its cause: the script asks for what cannot be. Raises ConfigError."""
+        if self._session is not None:
+            self._session.refuse(reason)
+        raise ConfigError(reason)
+
     def _check(self, models: Mapping[str, nn.Module]) -> None:
         if self._guarded:
             raise ConfigError("protect() was called before: one guard holds all models, optimizers and extras of a training")

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, HashStore, PrefixStore,
 from torch.autograd import Variable
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import GroupName
+from torch.nn.functional import embedding
 
 __all__ = ["FakeProcessGroup", "GroupName", "HashStore", "PrefixStore", "Store", "TCPStore"]
 
@@ -78,6 +79,7 @@ USED = (
     "torch.nn.Module._save_to_state_dict",
     "torch.nn.parallel.DistributedDataParallel:_comm_hooks",
     "torch.nn.parallel.DistributedDataParallel:_has_rebuilt_buckets",
+    "torch.nn.parallel.DistributedDataParallel:_join_config",
     "torch.nn.parallel.DistributedDataParallel:_static_graph_delay_allreduce_enqueued",
     "torch.nn.parallel.DistributedDataParallel._build_debug_param_to_name_mapping",
     "torch.nn.parallel.DistributedDataParallel._build_params_for_reducer",
@@ -207,12 +209,19 @@ def ddp_forward_begins(ddp: Any) -> None:
         ddp._has_rebuilt_buckets = True
 
 
-def ddp_backward(ddp: Any, parameters: Sequence[Tensor]) -> None:
-    """A backward pass in which nothing but zeros become ready, in this order."""
+def ddp_joined(ddp: Any) -> bool:
+    """Returns whether the script has used the DDP within its join()."""
+    return bool(ddp._join_config.enable)
+
+
+def ddp_backward(ddp: Any, parameters: Sequence[tuple[Tensor, bool]]) -> None:
+    """A backward pass in which nothing but zeros become ready, in this order: (parameter, whether its gradient is sparse)."""
     ddp.reducer.prepare_for_backward([])
-    for parameter in parameters:
+    for parameter, sparse in parameters:
         value: Tensor = parameter * 0
-        if ddp.static_graph and not ddp._static_graph_delay_allreduce_enqueued and parameter is parameters[-1]:
+        if sparse:
+            value = embedding(torch.zeros(1, dtype=torch.long, device=parameter.device), parameter, sparse=True) * 0
+        if ddp.static_graph and not ddp._static_graph_delay_allreduce_enqueued and parameter is parameters[-1][0]:
             after = ddp.reducer._delay_all_reduce
             value.register_hook(lambda _, after=after: Variable._execution_engine.queue_callback(after))  # type: ignore[no-untyped-call]
             ddp._static_graph_delay_allreduce_enqueued = True

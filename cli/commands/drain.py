@@ -35,8 +35,10 @@ def _outcome(before: JobStatus, now: JobStatus, name: str) -> str | None:
     """Returns what became of it; None while the ranks, or the replicas of their states, are on their way."""
     if _node(now, name).role == "lost":
         return f"{name} is gone"
+    if _node(now, name).role == "draining":
+        return None
     if _node(now, name).role != "drained":
-        raise DeadpoolError(f"{name} keeps its ranks: no spare could take them (deadpool events says more)")
+        raise DeadpoolError(f"{name} keeps its ranks: no spare could take them, or it was asked back (deadpool events says more)")
     if now.generation == before.generation:  # it had none, and kept nothing for others
         return f"{name} is drained: it can be switched off"
     if now.phase in _BUSY:

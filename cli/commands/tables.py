@@ -144,7 +144,8 @@ def _nodes(status: JobStatus) -> Table:
 def _node_row(node: NodeStatus) -> tuple[str, ...]:
     """Returns the node's cells; those of its ranks have a line for each."""
     ranks = ["\n".join(each) for each in zip(*[(str(r.rank), str(r.pid), _step(r.step)) for r in node.ranks], strict=True)]
-    cells = (node.node_id, node.role, *(ranks or [""] * 3))
+    role = f"{node.role}, hot for {', '.join(map(str, node.hot_ranks))}" if node.hot_ranks else node.role
+    cells = (node.node_id, role, *(ranks or [""] * 3))
     if node.role == "lost":
         return cells
     return (

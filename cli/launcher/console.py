@@ -46,6 +46,10 @@ def describe(event: dict[str, Any]) -> str:
             return f"injected: {of('kind')} {of('target')}"
         case "failure":
             return f"{of('cause')}: {of('failure_class')}"
+        case "gets_hot":
+            return f"{of('node')} builds {numbered(event.get('ranks', ()))} beside those that train"
+        case "not_hot":
+            return f"{of('node')} cannot take {numbered(event.get('ranks', ()))}: {of('reason')}"
         case "drain":
             return f"{of('node')} is drained" + (f" ({event['reason']})" if event.get("reason") else "")
         case "drain_undone":

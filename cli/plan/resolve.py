@@ -20,6 +20,7 @@ from deadpool.proto.config import Entry, JobConfig, OnExhausted, parse_injection
 
 def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPlan:
     """Returns what is to be started, and how. ConfigError names what cannot be used, or not together."""
+    _check_alone(environment)
     way = _way(options, environment)
     chosen = _seats(options, way)
     torchrun_options.check_foreign(options.torchrun, machines=chosen.nnodes)
@@ -58,6 +59,16 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
         interface=options.interface,
         preflight=options.preflight,
     )
+
+
+def _check_alone(environment: LaunchEnvironment) -> None:
+    """ConfigError when another launcher has started this one as one of several ranks: each of them would start a job."""
+    ranks = environment.variables.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in environment.variables and ranks != "1":
+        raise ConfigError(
+            f"WORLD_SIZE={ranks}: torchrun or accelerate launch has started deadpool-launch {ranks} times, and each would start "
+            "all ranks; have it start one (accelerate launch --num_processes 1), or unset WORLD_SIZE"
+        )
 
 
 # ---------------------------------------------------------------- how the nodes are started

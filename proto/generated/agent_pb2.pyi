@@ -344,7 +344,7 @@ class WarmUp(_message.Message):
     def __init__(self, standins: _Optional[int] = ...) -> None: ...
 
 class Assign(_message.Message):
-    __slots__ = ("generation", "world_size", "placements", "hint_step", "master_node_count", "restart_count", "store_host", "store_port")
+    __slots__ = ("generation", "world_size", "placements", "hint_step", "master_node_count", "restart_count", "store_host", "store_port", "hot")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +353,7 @@ class Assign(_message.Message):
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
+    HOT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     world_size: int
     placements: _containers.RepeatedCompositeFieldContainer[_common_pb2.Placement]
@@ -361,7 +362,8 @@ class Assign(_message.Message):
     restart_count: int
     store_host: str
     store_port: int
-    def __init__(self, generation: _Optional[int] = ..., world_size: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[_common_pb2.Placement, _Mapping]]] = ..., hint_step: _Optional[int] = ..., master_node_count: _Optional[int] = ..., restart_count: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ...) -> None: ...
+    hot: bool
+    def __init__(self, generation: _Optional[int] = ..., world_size: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[_common_pb2.Placement, _Mapping]]] = ..., hint_step: _Optional[int] = ..., master_node_count: _Optional[int] = ..., restart_count: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., hot: _Optional[bool] = ...) -> None: ...
 
 class KillRanks(_message.Message):
     __slots__ = ("generation", "ranks", "reason")

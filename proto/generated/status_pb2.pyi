@@ -21,7 +21,7 @@ class RankStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port")
+    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class NodeStatus(_message.Message):
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
     CLOCK_AHEAD_S_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
+    HOT_RANKS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     index: int
     role: str
@@ -48,7 +49,8 @@ class NodeStatus(_message.Message):
     troubles: _containers.RepeatedScalarFieldContainer[str]
     clock_ahead_s: float
     port: int
-    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ...) -> None: ...
+    hot_ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ..., hot_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PhaseTimes(_message.Message):
     __slots__ = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")

@@ -251,7 +251,9 @@ class WarmUp:
 class Assign:
     """Give each of these ranks a new process on this node: a stand-in if one waits, else a fresh one.
 
-    It constructs with muted groups, rehearses, and answers with RankPrepared (live_step NO_STEP).
+    It constructs with muted groups, rehearses, and answers with RankPrepared (live_step NO_STEP). `hot`: others play these ranks;
+    the stand-ins wait rehearsed until an order without `hot` gives them the ranks. Stand-ins that are hot for other ranks than
+    these end.
     """
 
     generation: int
@@ -264,6 +266,7 @@ class Assign:
     restart_count: int
     store_host: str = ""  # the newest store that the job has had, for MASTER_ADDR; the generation's own comes with Reform
     store_port: int = 0
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

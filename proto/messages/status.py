@@ -19,9 +19,10 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """`role`: member | spare | drained (a person wants it free) | faulty (alive, but not trusted with ranks) | lost.
+    """`role`: member | draining (its ranks will move as soon as a spare is hot for them) | spare | drained (a person wants it
+    free) | faulty (alive, but not trusted with ranks) | lost.
 
-    `heartbeat_age_s`: seconds since the last heartbeat.
+    `heartbeat_age_s`: seconds since the last heartbeat. `hot_ranks`: those for which a stand-in waits hot on this spare.
     """
 
     node_id: str
@@ -39,6 +40,7 @@ class NodeStatus:
     clock_ahead_s: float = (
         0.0  # its calendar clock, of the supervisor's machine's; the way of the heartbeat makes it a little less
     )
+    hot_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,12 @@ from typing import Self
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault.layout import UNIQUE, Header, Layout
 
-_GROUPS = {"model": "parameters", "buffer": "buffers", "optimizer": "optimizer state"}  # by the first word of an item's key
+_GROUPS = {
+    "model": "parameters",
+    "buffer": "buffers",
+    "gradient": "gradients",
+    "optimizer": "optimizer state",
+}  # by the first word of an item's key
 _METADATA = "extras and metadata"  # random generators, the structure of models and optimizers: all that is no item
 
 

@@ -218,11 +218,22 @@ def choose_members(nodes: Iterable[Node], nnodes: int) -> list[str]:
     return [node.node_id for node in sorted(nodes, key=lambda node: node.index)[:nnodes]]
 
 
-def choose_spare(nodes: Mapping[str, Node]) -> tuple[str | None, str]:
-    """Returns (the spare to use next, why), or (None, why there is none)."""
-    spares = sorted((node for node in nodes.values() if node.role is NodeRole.SPARE), key=lambda node: node.index)
+def choose_spare(nodes: Mapping[str, Node], *, seat: int = -1, hot: Mapping[str, int] | None = None) -> tuple[str | None, str]:
+    """Returns (the spare to use next, why), or (None, why there is none).
+
+    `hot`: spare -> the seat that it is hot for. One that is so for `seat` comes first, one that is for another seat last.
+    """
+    hot = hot or {}
+
+    def order(node: Node) -> tuple[bool, bool, int]:
+        other = hot.get(node.node_id)
+        return other != seat, other is not None, node.index
+
+    spares = sorted((node for node in nodes.values() if node.role is NodeRole.SPARE), key=order)
     if spares:
-        return spares[0].node_id, f"{spares[0].node_id} is the first of {len(spares)} spares"
+        first = spares[0].node_id
+        why = "is hot for this seat" if hot.get(first) == seat else f"is the first of {len(spares)} spares"
+        return first, f"{first} {why}"
     counts = {role: sum(node.role is role for node in nodes.values()) for role in NodeRole}
     return None, f"no spare is left ({', '.join(f'{count} {role}' for role, count in counts.items() if count)})"
 

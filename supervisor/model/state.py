@@ -15,6 +15,7 @@ from deadpool.supervisor.model.account import TimeAccount
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.drill import Drill
 from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark, Leaver
+from deadpool.supervisor.model.hot import HotSpare, Swap
 from deadpool.supervisor.model.inquiry import Inquiry
 from deadpool.supervisor.model.lineage import Sent
 from deadpool.supervisor.model.membership import Rank, Roster
@@ -68,7 +69,7 @@ class RecoveryState:
     `drained`: rank -> the node that is being drained, where its process of before waits to be ended; `draining`: that node,
     until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation. `fruitless`: recoveries since the
     last new commit; `fruitful_step`: the newest commit when it was last set back. `restarts`: of an unhooked job.
-    `store`: the newest one that the job has had.
+    `store`: the newest one that the job has had. `hot`: by spare. `swaps`: by the node whose ranks are to move.
     """
 
     attempt: RecoveryAttempt | None = None
@@ -83,6 +84,8 @@ class RecoveryState:
     fruitful_step: int = NO_STEP
     store_failures: int = 0
     store: StoreOpened | None = None
+    hot: dict[str, HotSpare] = field(default_factory=dict)
+    swaps: dict[str, Swap] = field(default_factory=dict)
 
     def branch(self, *, generation: int, resume_step: int) -> None:
         """States after S_resume_step of generations before this one are of a dead branch."""
@@ -245,9 +248,14 @@ class JobState:
 
     def built(self, rank: Rank, now_s: float) -> None:
         """The rank's process has constructed all it needs, and has made a step."""
-        if rank.joined_s is not None and self.progress.build_seen(now_s - rank.joined_s):
-            self.note("slowest_build", rank=rank.rank, seconds=round(self.progress.longest_build_s, 1))
+        if rank.joined_s is not None:
+            self.build_took(rank.rank, now_s - rank.joined_s)
         rank.joined_s = None
+
+    def build_took(self, rank: int, seconds: float) -> None:
+        """From join() to the first steps, made or rehearsed."""
+        if self.progress.build_seen(seconds):
+            self.note("slowest_build", rank=rank, seconds=round(seconds, 1))
 
     def end(self, exit_code: int, reason: str, *, now_s: float, details: str = "") -> None:
         """Decides the job's end: every agent stops. `reason` is the root cause unless the job is done."""

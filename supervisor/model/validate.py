@@ -121,6 +121,15 @@ def _recovery(state: JobState) -> Iterator[str]:
         yield f"lineage {recovery.lineage}"
     if recovery.draining and recovery.draining not in nodes:
         yield f"{recovery.draining} is drained, and unknown"
+    for node_id, hot in recovery.hot.items():
+        if nodes[node_id].role is not NodeRole.SPARE:
+            yield f"{node_id} is hot for seat {hot.seat}, and is {nodes[node_id].role}"
+        if tuple(rank.rank for rank in state.roster.of_seat(hot.seat)) != hot.ranks:
+            yield f"{node_id} is hot for ranks {hot.ranks} of seat {hot.seat}"
+    if len({hot.seat for hot in recovery.hot.values()}) < len(recovery.hot):
+        yield f"two spares are hot for one seat: {recovery.hot}"
+    if not recovery.swaps.keys() <= set(state.roster.seats):
+        yield f"{set(recovery.swaps)} are to be swapped, in seats are {state.roster.seats}"
     gone = {node_id for node_id in recovery.drained.values() if not nodes[node_id].live}
     if gone:
         yield f"processes are awaited on {gone}, which is lost"

@@ -1,18 +1,18 @@
 """A node is wanted for something else: its ranks move to a spare, though nothing has failed. Over JobState.
 
-Its processes run to the boundary of their step like all others, so that their state of that step is in its vault, where their
+First the spare gets hot for its seat, while all train on (hot_spares.py); the drain waits for that as a planned swap. Then the
+node's processes run to the boundary of their step like all others, so that their state of that step is in its vault, where their
 successors get it; then they end. The node serves its vault on, gets no ranks, and keeps no replicas: it can be switched off once
 the new generation has committed a step.
 """
 
-from deadpool.proto.messages import WarmUp
 from deadpool.supervisor.model.commands import Answer
 from deadpool.supervisor.model.events import DrainRequested
-from deadpool.supervisor.model.failure import Failure, FailureClass
+from deadpool.supervisor.model.hot import Swap
 from deadpool.supervisor.model.membership import Node, NodeRole, choose_spare
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
-from deadpool.supervisor.recovery import drained_ranks, protocol
+from deadpool.supervisor.recovery import drained_ranks, hot_spares, protocol
 from deadpool.supervisor.recovery.planning import plan_if_ready
 
 
@@ -37,23 +37,63 @@ def _find(state: JobState, name: str) -> tuple[Node | None, str]:
 
 def _drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
     """Returns why the node cannot be drained, and then nothing has changed; "" when it is on its way."""
-    if node.role is NodeRole.DRAINED:
+    if node.role is NodeRole.DRAINED or node.node_id in state.recovery.swaps:
         return ""
     seated = node.node_id in state.roster.seats
     moves = seated or (state.hooked and node.node_id in state.recovery.holders)  # ranks, or the replicas that it keeps
     if moves and (error := _obstacle(state, node, seated=seated)):
         return error
-    ranks = {rank.rank: node.node_id for rank in state.roster.of_node(node.node_id) if rank.present}
-    state.roster.vacate(node.node_id, NodeRole.DRAINED)
-    state.note("drain", node=node.node_id, reason=reason, ranks=tuple(ranks))
-    state.send(node.node_id, WarmUp(standins=0))
-    if moves:
-        state.recovery.drained |= ranks
-        state.recovery.draining = node.node_id
-        cause = f"{node.node_id} is drained" + (f" ({reason})" if reason else "")
-        failure = Failure(cause=cause, failure_class=FailureClass.PLANNED, node=node.node_id, ranks=tuple(ranks), at_s=now_s)
-        protocol.recover(state, failure, now_s=now_s)
+    if seated:
+        state.recovery.swaps[node.node_id] = Swap(reason=reason)
+        settle(state, now_s=now_s)
+    elif moves:
+        protocol.recover(state, drained_ranks.move(state, node.node_id, reason, now_s=now_s), now_s=now_s)
+    else:
+        drained_ranks.leave(state, node.node_id, reason)
     return ""
+
+
+def settle(state: JobState, *, now_s: float) -> None:
+    """After each event: planned swaps go on, and a spare that is hot for nothing any more is let go."""
+    recovery, roster = state.recovery, state.roster
+    if state.phase is Phase.END:
+        recovery.hot.clear()
+        recovery.swaps.clear()
+    for node_id in [each for each in recovery.swaps if each not in roster.seats]:
+        del recovery.swaps[node_id]  # it has no ranks any more, for whatever reason
+    wanted = {roster.seats.index(node_id) for node_id in recovery.swaps}
+    for node_id, hot in list(recovery.hot.items()):
+        if roster.nodes[node_id].role is not NodeRole.SPARE or hot.seat not in wanted:
+            hot_spares.let_go(state, node_id)
+    for node_id in list(recovery.swaps):
+        if state.phase is Phase.RUN:
+            _go_on(state, node_id, now_s=now_s)
+
+
+def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
+    """The swap takes place once a spare is hot for the node's seat; one is chosen for that; or there is none, and it does not."""
+    recovery, seat = state.recovery, state.roster.seats.index(node_id)
+    swap = recovery.swaps[node_id]
+    hot = next((hot for hot in recovery.hot.values() if hot.seat == seat), None)
+    if hot is not None:
+        if hot.ready:
+            del recovery.swaps[node_id]
+            protocol.recover(state, drained_ranks.move(state, node_id, swap.reason, now_s=now_s), now_s=now_s)
+        return
+    spare, why = _free_spare(state, swap)
+    if spare is not None:
+        hot_spares.begin(state, spare, seat, now_s=now_s)
+    else:
+        del recovery.swaps[node_id]
+        state.note("drain_undone", node=node_id, reason=why)
+
+
+def _free_spare(state: JobState, swap: Swap) -> tuple[str | None, str]:
+    """Returns (a spare that no other swap waits for, why), or (None, why there is none)."""
+    busy = state.recovery.hot.keys() | swap.failed.keys()
+    spare, why = choose_spare({node_id: node for node_id, node in state.roster.nodes.items() if node_id not in busy})
+    reasons = [f"{node_id}: {reason}" for node_id, reason in swap.failed.items()]
+    return spare, "; ".join([*reasons, why])
 
 
 def _obstacle(state: JobState, node: Node, *, seated: bool) -> str:
@@ -71,11 +111,15 @@ def _obstacle(state: JobState, node: Node, *, seated: bool) -> str:
         return (
             f"{node.node_id} cannot be drained: the script has no deadpool.join(), its ranks could only be started from scratch"
         )
-    spare, why = choose_spare(state.roster.nodes)
+    spare, why = _free_spare(state, Swap(reason=""))
     return f"{node.node_id} is not drained: {why}" if seated and spare is None else ""
 
 
 def _undo(state: JobState, node: Node, now_s: float) -> str:
+    if state.recovery.swaps.pop(node.node_id, None) is not None:  # nothing has moved yet
+        state.note("drain_undone", node=node.node_id, reason="asked for")
+        settle(state, now_s=now_s)
+        return ""
     if node.role is not NodeRole.DRAINED:
         return f"{node.node_id} is not drained: it is a {node.role}"
     drained_ranks.take_back(state, node)

@@ -4,10 +4,45 @@
 Over JobState.
 """
 
-from deadpool.proto.messages import KillRanks, RankPrepared
+from deadpool.proto.messages import KillRanks, RankPrepared, WarmUp
+from deadpool.supervisor.model.failure import Failure, FailureClass
 from deadpool.supervisor.model.membership import Node, NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
+
+
+def leave(state: JobState, node_id: str, reason: str) -> tuple[int, ...]:
+    """The node gets no ranks any more. Returns those that it had, whose processes go on to their boundary."""
+    ranks = {rank.rank: node_id for rank in state.roster.of_node(node_id) if rank.present}
+    state.roster.vacate(node_id, NodeRole.DRAINED)
+    state.note("drain", node=node_id, reason=reason, ranks=tuple(ranks))
+    state.send(node_id, WarmUp(standins=0))
+    state.recovery.drained |= ranks
+    return tuple(ranks)
+
+
+def move(state: JobState, node_id: str, reason: str, *, now_s: float) -> Failure:
+    """The node's ranks, and the replicas that it keeps, are to be elsewhere in the next generation. Returns that as a failure."""
+    ranks = tuple(rank.rank for rank in state.roster.of_node(node_id))
+    leave(state, node_id, reason)
+    state.recovery.draining = node_id
+    cause = f"{node_id} is drained" + (f" ({reason})" if reason else "")
+    return Failure(cause=cause, failure_class=FailureClass.PLANNED, node=node_id, ranks=ranks, at_s=now_s)
+
+
+def move_with(state: JobState, *, now_s: float) -> Failure | None:
+    """A generation begins for another reason: a planned swap whose spare is hot takes place with it, or one that must.
+
+    It must where a rank on the node has failed: its joiner is there already, as a hot stand-in, or has come some of the way.
+    """
+    recovery, roster = state.recovery, state.roster
+    seats = {hot.seat: hot for hot in recovery.hot.values()}
+    for node_id, swap in recovery.swaps.items():
+        hot = seats.get(roster.seats.index(node_id)) if node_id in roster.seats and not recovery.draining else None
+        if hot is not None and (hot.ready or not all(rank.present for rank in roster.of_node(node_id))):
+            del recovery.swaps[node_id]
+            return move(state, node_id, swap.reason, now_s=now_s)
+    return None
 
 
 def prepared(state: JobState, message: RankPrepared, node_id: str) -> None:

@@ -1,6 +1,6 @@
 """What nodes are ordered while a generation is brought up, in whichever way. Over JobState."""
 
-from deadpool.proto.messages import Assign, KillRanks, OpenStore, WarmUp
+from deadpool.proto.messages import Assign, KillRanks, OpenStore, Placement, WarmUp
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
@@ -49,25 +49,31 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
         return
     attempt = state.recovery.attempt
     assert attempt is not None
+    state.recovery.hot.pop(node_id, None)  # its hot stand-ins are the joiners now
     for rank in absent:
         state.roster.give_process(rank, generation=state.generation, now_s=now_s, joining=True)
         attempt.behind[Stage.QUIESCE].add(rank.rank)
         attempt.prepared.pop(rank.rank, None)
     numbers = {rank.rank for rank in absent}
     placements = state.roster.placements(node_id, state.config.replicas)
+    order = assignment(state, tuple(placement for placement in placements if placement.rank in numbers))
+    state.send(node_id, order)
+    warm_up(state, node_id)
+
+
+def assignment(state: JobState, placements: tuple[Placement, ...], *, hot: bool = False) -> Assign:
     store = state.recovery.store
-    order = Assign(
+    return Assign(
         generation=state.generation,
         world_size=len(state.roster.ranks),
-        placements=tuple(placement for placement in placements if placement.rank in numbers),
+        placements=placements,
         hint_step=max(0, state.progress.commit_step - 1),
         master_node_count=len(state.roster.seats),
         restart_count=state.recovery.restarts,
         store_host=store.host if store is not None else "",
         store_port=store.port if store is not None else 0,
+        hot=hot,
     )
-    state.send(node_id, order)
-    warm_up(state, node_id)
 
 
 def warm_up(state: JobState, node_id: str) -> None:

@@ -9,7 +9,7 @@ from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, RecoveryAttempt, Stage, Story
-from deadpool.supervisor.recovery import fresh_start
+from deadpool.supervisor.recovery import drained_ranks, fresh_start
 from deadpool.supervisor.recovery.orders import assign, open_store, replace_outside, send_injections, warm_up
 from deadpool.supervisor.recovery.planning import nothing_can_be_committed, plan_if_ready
 from deadpool.supervisor.recovery.running import lap, runs
@@ -64,6 +64,9 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
 
     `released`: the ranks were ordered to leave their step loops and cannot quiesce any more; all come back from the vault.
     """
+    swapped = None if released else drained_ranks.move_with(state, now_s=now_s)
+    if swapped is not None and state.recovery.story is not None:
+        state.recovery.story.add(swapped)
     if not fill_seats(state, reason, now_s=now_s):
         return
     roster, generation = state.roster, state.next_generation()

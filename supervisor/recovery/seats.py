@@ -27,13 +27,14 @@ def fit_seats(state: JobState) -> None:
 
 def fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
     """Gives each vacant seat a spare. Returns False when the job has ended for want of one; with `wait` seats stay vacant."""
-    for node_rank in state.roster.vacancies():
-        spare, why = choose_spare(state.roster.nodes)
+    hot = {node_id: spare.seat for node_id, spare in state.recovery.hot.items()}
+    for node_rank in sorted(state.roster.vacancies(), key=lambda seat: (seat not in hot.values(), seat)):
+        spare, why = choose_spare(state.roster.nodes, seat=node_rank, hot=hot)
         draining = state.roster.nodes.get(state.recovery.draining)
         if spare is None and draining is not None and draining.role is NodeRole.DRAINED:  # its ranks have nowhere else to go
             drained_ranks.take_back(state, draining)
             state.note("drain_undone", node=draining.node_id, reason=why)
-            spare, why = choose_spare(state.roster.nodes)
+            spare, why = choose_spare(state.roster.nodes, seat=node_rank, hot=hot)
         if spare is not None:
             _seat(state, node_rank, spare, why)
         elif state.config.on_exhausted is OnExhausted.ABORT:
@@ -44,6 +45,9 @@ def fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
 
 def _seat(state: JobState, node_rank: int, spare: str, why: str) -> None:
     state.roster.take_seat(node_rank, spare)
+    hot = state.recovery.hot.get(spare)
+    if hot is not None and hot.seat != node_rank:
+        del state.recovery.hot[spare]  # its agent ends those stand-ins when it is given other ranks
     if state.recovery.story is not None:
         state.recovery.story.spares.append(spare)
         state.recovery.story.moved.update(rank.rank for rank in state.roster.of_seat(node_rank))

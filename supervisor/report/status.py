@@ -83,10 +83,11 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> Nod
         heartbeat = Heartbeat(generation=heartbeat.generation)
     progress = {each.rank: each for each in heartbeat.ranks}
     ranks = [_rank_status(rank.rank, rank.pid, progress.get(rank.rank)) for rank in state.roster.of_node(node.node_id)]
+    hot = state.recovery.hot.get(node.node_id)
     return NodeStatus(
         node_id=node.node_id,
         index=node.index,
-        role=node.role,
+        role="draining" if node.node_id in state.recovery.swaps else node.role,
         host=node.endpoint.host,
         port=node.endpoint.port,
         heartbeat_age_s=now_s - heard_s,
@@ -97,6 +98,7 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> Nod
         ranks=tuple(ranks),
         troubles=tuple(node.troubles.values()),
         clock_ahead_s=pulse.clocks_ahead_s.get(node.node_id, 0.0),
+        hot_ranks=tuple(sorted(hot.rehearsed)) if hot is not None else (),
     )
 
 

@@ -43,6 +43,8 @@ class Faults:
             self._flip_and_lose,
             self._fill,
             self._drain,
+            self._drain_and_more,
+            self._drain_and_more,
         ]
 
     def boot(self, index: int) -> None:
@@ -195,10 +197,38 @@ class Faults:
     def _drain(self) -> None:
         """A node is to be freed, or may be used again; after a while all may, so that no job waits for ever."""
         for node in self._any_node():
-            undo = self.world.chance(0.3)
-            self._log(f"{'undo the drain of' if undo else 'drain'} {node.node_id}")
-            self.supervisor.drain(node.node_id, undo=undo)
-            self.world.at(self.world.between(0.5, 20.0), self._undo_drain, node.node_id)
+            self._drain_node(node.node_id, undo=self.world.chance(0.3))
+
+    def _drain_node(self, node_id: str, *, undo: bool) -> None:
+        self._log(f"{'undo the drain of' if undo else 'drain'} {node_id}")
+        self.supervisor.drain(node_id, undo=undo)
+        self.world.at(self.world.between(0.5, 20.0), self._undo_drain, node_id)
+
+    def _drain_and_more(self) -> None:
+        """While a spare gets hot for a node's seat, that node, the spare, one of its stand-ins or the supervisor fails."""
+        members = self.supervisor.job.state.roster.members()
+        if members:
+            self._drain_node(self.world.random.choice(members).node_id, undo=False)
+        hit = self.world.random.choice([self._kill_hot, self._lose_hot, self._lose_swapped, self._kill_supervisor, self._drain])
+        self.world.at(self.world.between(0.0, 1.5), hit)
+
+    def _kill_hot(self) -> None:
+        for node in self._hot_nodes():
+            number = next((number for number, process in node.core.processes.items() if process.hot), None)
+            if number is not None:
+                self._log(f"kill a hot stand-in on {node.node_id}")
+                node.process_dies(number)
+
+    def _lose_hot(self) -> None:
+        for node in self._hot_nodes():
+            self._lose(node)
+
+    def _lose_swapped(self) -> None:
+        for node_id in list(self.supervisor.job.state.recovery.swaps):
+            self._lose(self.supervisor.nodes[node_id])
+
+    def _hot_nodes(self) -> list[SimNode]:
+        return [self.supervisor.nodes[node_id] for node_id in self.supervisor.job.state.recovery.hot]
 
     def _undo_drain(self, node_id: str) -> None:
         self.supervisor.drain(node_id, undo=True)

@@ -26,6 +26,7 @@ class SimRank:
         self.alive = True
         self.frozen = False
         self.hung = False  # its main thread does nothing any more
+        self.communicates = False  # its groups have been open
         self.raised = False  # an exception is on its way out of its step
         self.member: Member | None = None
         self.content = 0
@@ -82,6 +83,7 @@ class SimRank:
     def _take_role(self, role: messages.Role) -> None:
         self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted)
         self._check_store(role.generation, role.store_port, opened=not role.muted)
+        self.communicates = not role.muted
         self.protection.holders = role.placement.holders
         self.node.speak(self, messages.RankJoined(generation=role.generation, rank=role.rank, pid=self.pid))
         self._later(0.1, 1.0, self._constructed)
@@ -309,7 +311,7 @@ class SimRank:
 
     def _reformed(self, order: Reform) -> None:
         member = self._member()
-        self._muted = False
+        self._muted, self.communicates = False, True
         self.node.speak(self, messages.RankReformed(generation=order.generation, rank=member.rank))
         source = order.sources[0]
         member.restoring(in_place=source.kind is SourceKind.LIVE)

@@ -318,7 +318,7 @@ class SimSupervisor:
     def _ordered(self, order: Order) -> None:
         if isinstance(order, StartRanks):
             self.truth.resized(order.generation, order.world_size)
-        if isinstance(order, StartRanks | Assign):
+        if isinstance(order, StartRanks) or (isinstance(order, Assign) and not order.hot):
             for placement in order.placements:
                 self.truth.orders(placement.rank, order.generation)
 
@@ -401,7 +401,7 @@ class SimSupervisor:
     def peers_notice(self, dead: SimRank) -> None:
         """Some of the ranks that talked to a dead process see their connection break, others just wait."""
         member = dead.member
-        if member is None:
+        if member is None or not dead.communicates:
             return
         for process in self.processes():
             peer = process.member

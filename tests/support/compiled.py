@@ -1,4 +1,4 @@
-"""A training whose whole DDP is compiled: `compiled.py STEPS`. A line per rank and step, and one per rank at the end."""
+"""A training whose whole DDP is compiled: `compiled.py STEPS BACKEND`. A line per rank and step, and one per rank at the end."""
 
 import hashlib
 import sys
@@ -17,7 +17,7 @@ def main() -> None:
     run = deadpool.join()
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 16))
-    model: Any = torch.compile(nn.parallel.DistributedDataParallel(layers), backend="aot_eager")  # needs no C++ compiler
+    model: Any = torch.compile(nn.parallel.DistributedDataParallel(layers), backend=sys.argv[2])
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     torch.manual_seed(1 + run.rank)
     guard = run.protect(model=model, optimizer=optimizer)

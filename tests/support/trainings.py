@@ -61,6 +61,7 @@ class Training:
         """What the step does once the optimizers have stepped."""
 
     def step(self, step: int) -> float:
+        self.state.step_begins()
         self.before(step)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
@@ -73,6 +74,7 @@ class Training:
     def update(self, step: int) -> None:
         for optimizer in self.optimizers.values():
             if self.stepping:
+                self.state.optimizer_steps(optimizer)  # as the guard does
                 optimizer.step()
 
 
@@ -394,6 +396,95 @@ class ChannelsLast(Training):
         return super().batch(step)[:, :, None, None].expand(6, WIDTH, 5, 5).contiguous(memory_format=torch.channels_last)
 
 
+class MilestonesInACounter(Training):
+    """What the scheduler's state_dict gives is a Counter of steps."""
+
+    def make_extra(self) -> dict[str, Any]:
+        return {"scheduler": torch.optim.lr_scheduler.MultiStepLR(self.optimizers["optimizer"], [CHANGE_AT, CHANGE_AT + 2])}
+
+    def after(self, step: int) -> None:
+        self.extra["scheduler"].step()
+
+
+class MicroSteps(Training):
+    """The optimizer steps in every third step only: gradients wait in between."""
+
+    def step(self, step: int) -> float:
+        self.state.step_begins()
+        loss = self.loss(step)
+        torch.autograd.backward(loss)
+        if step % 3 == 2:
+            self.update(step)
+            self.optimizers["optimizer"].zero_grad(set_to_none=False)
+        return loss.item()
+
+
+class MicroStepsOfMasters(Masters):
+    """The gradients that wait are of parameters that no optimizer has."""
+
+    def step(self, step: int) -> float:
+        self.state.step_begins()
+        loss = self.loss(step)
+        torch.autograd.backward(loss)
+        if step % 3 == 2:
+            self.update(step)
+        return loss.item()
+
+
+class InTurns(Training):
+    """Two optimizers take turns, and each lets the other's gradients be."""
+
+    def make_optimizers(self) -> dict[str, Optimizer]:
+        return {name: torch.optim.Adam(self.model.get_submodule(name).parameters(), lr=0.01) for name in ("0", "2")}
+
+    def step(self, step: int) -> float:
+        self.state.step_begins()
+        loss = self.loss(step)
+        torch.autograd.backward(loss)
+        if self.stepping:
+            optimizer = self.optimizers["02"[step % 2]]
+            self.state.optimizer_steps(optimizer)
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+
+class _Odd(nn.Module):
+    """Tensors whose memory is not one element after the other, and of unusual types. Sums over another layout differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.linear.weight = nn.Parameter(torch.randn(2 * WIDTH, WIDTH + 1)[::2, 1:])
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.none = nn.Parameter(torch.empty(0, 3))
+        self.complex = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+        odd = {
+            "flags": torch.tensor([True, False]),
+            "repeated": torch.randn(3).expand(5, 3),
+            "conjugate": torch.randn(3, dtype=torch.complex64).conj(),
+            "negative": torch.randn(3, dtype=torch.complex64).conj().imag,
+            "sliced": torch.randn(9, 9)[::2, 1:8],
+            "eighths": torch.randn(4).to(torch.float8_e4m3fn),
+        }
+        for name, tensor in odd.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        buffers = dict(self.named_buffers())
+        total = sum((each.abs() if each.is_complex() else each.float()).sum() for each in buffers.values())
+        buffers["flags"].logical_not_()
+        buffers["sliced"].mul_(0.9)
+        buffers["conjugate"].mul_(1j)
+        y: Tensor = self.linear(x) * self.scale + self.complex.abs().sum() + total / 100
+        return y
+
+
+class OddTensors(Training):
+    def make_model(self) -> nn.Module:
+        return _Odd()
+
+
 class Fsdp(Training):
     """Needs a process group. A forward without a backward ends the step: the root stays gathered."""
 
@@ -431,8 +522,13 @@ class FsdpKept(Fsdp):
         return {"optimizer": torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)}
 
 
+class FsdpMicroSteps(Fsdp):
+    step = MicroSteps.step
+
+
 KINDS: tuple[Callable[[], Training], ...] = (
     Training, BatchNorm, BufferReplaced, BufferGrows, ParameterAdded, Unfreezing, GroupAdded, DataAssigned, DataAverage,
     TensorRate, NumpyRate, Masters, TextKeys, OwnStateDict, Lbfgs, Adafactor, TwoOptimizers, Tied, AveragedModel,
-    OwnGenerators, ExtraState, EvalMode, ChannelsLast, Fsdp, FsdpGathered, FsdpKept,
+    OwnGenerators, ExtraState, EvalMode, ChannelsLast, MilestonesInACounter, MicroSteps, MicroStepsOfMasters, InTurns,
+    OddTensors, Fsdp, FsdpGathered, FsdpKept, FsdpMicroSteps,
 )  # fmt: skip

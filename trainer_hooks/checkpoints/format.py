@@ -152,7 +152,7 @@ def public_name(key: str) -> tuple[str, ...]:
     kind, _, rest = key.partition("@")[0].partition("/")
     if kind != "optimizer":
         model, _, path = rest.partition(".")
-        return model, _unwrapped(path)
+        return (model, "gradient", _unwrapped(path)) if kind == "gradient" else (model, _unwrapped(path))
     optimizer, parameter, entry = rest.split("/")
     return optimizer.partition(".")[0], "state", _unwrapped(parameter.removeprefix("model.")), entry
 

@@ -65,7 +65,7 @@ def _of_tensor(tensor: Tensor) -> str:
     local = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).detach()
     if local.numel() == 1 and not local.is_complex():
         return f"{type_name(local.dtype)} {local.item()!r}"
-    raw = local.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    raw = local.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
     shape = "x".join(map(str, local.shape))
     return f"{type_name(local.dtype)} {shape} {checksum(raw.data):016x}"
 

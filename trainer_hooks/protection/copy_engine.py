@@ -106,5 +106,10 @@ class CudaEngine:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Returns the tensor's bytes, [nbytes] uint8, in row-major order: over its own memory where it is contiguous."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    """Returns the tensor's bytes, [nbytes] uint8, in row-major order: over its own memory where that is what is_plain says."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Returns whether the tensor's memory is its bytes in row-major order, so that they can be written there as they are."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

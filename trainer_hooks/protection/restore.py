@@ -19,10 +19,11 @@ from deadpool.host.errors import DeadpoolError, SnapshotError
 from deadpool.proto.messages import BadCopy, CopyConflict, SlotKind, Source, SourceKind
 from deadpool.proto.vault.layout import UNIQUE, Item, Tables, checksum
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.protection.copy_engine import as_bytes
+from deadpool.trainer_hooks.protection.copy_engine import as_bytes, is_plain
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.slots import OwnSlots
+from deadpool.trainer_hooks.state.items import put
 from deadpool.trainer_hooks.state.metadata import Meta, unpack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -122,7 +123,7 @@ class _Landing:
         self.memory: dict[str, memoryview] = {}
         for key, target in targets.items():
             arriving = target
-            if target.device.type != "cpu" or not target.is_contiguous():
+            if target.device.type != "cpu" or not is_plain(target):
                 arriving = torch.empty(target.shape, dtype=target.dtype)
                 self._buffered.append((target, arriving))
             self.memory[key] = as_bytes(arriving).numpy().data
@@ -132,7 +133,7 @@ class _Landing:
 
     def finish(self) -> None:
         for target, arrived in self._buffered:
-            target.copy_(arrived)
+            put(target, arrived)
 
 
 def _from_peers(items: list[Item], landing: _Landing, source: Source, step: int, token: str, passed: _PassedOver) -> None:
@@ -194,7 +195,7 @@ def restore_from(state: TrainingState, tables: Tables, data: Mapping[str, memory
     for key, target in targets.items():
         if items[key].nbytes:
             source = torch.frombuffer(data[key], dtype=target.dtype).view(items[key].shape)
-            target.copy_(source)
+            put(target, source)
     state.restore_meta(meta)
     return _restored(tables, meta)
 

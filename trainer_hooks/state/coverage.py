@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -19,6 +20,7 @@ from deadpool.trainer_hooks.state.inventory import First, Inventory
 from deadpool.trainer_hooks.state.items import local_part
 from deadpool.trainer_hooks.state.modules import PARAMETER
 from deadpool.trainer_hooks.state.optimizers import says_more
+from deadpool.trainer_hooks.torch_internals import ddp_joined
 
 _Schedulers = (LRScheduler, ReduceLROnPlateau)
 
@@ -50,6 +52,8 @@ def _model_gaps(name: str, model: nn.Module, found: Inventory, memory: "_Memory"
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         yield f"{name}: FullyShardedDataParallel (FSDP1) swaps its memory as it computes; use torch.distributed.fsdp.fully_shard"
         return
+    if any(isinstance(module, DistributedDataParallel) and ddp_joined(module) for module in model.modules()):
+        yield f"{name}: within DDP's join() others answer for a rank that has left; give each rank as many batches as the others"
     try:
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             saved = _saved_by_modules(name, found)  # its own state_dict would drop what it has gathered

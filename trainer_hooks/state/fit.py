@@ -18,7 +18,7 @@ from deadpool.host.errors import SnapshotError
 from deadpool.proto.vault.layout import Item
 from deadpool.trainer_hooks.state.inventory import First, Inventory
 from deadpool.trainer_hooks.state.items import local_part, path_of, shard_of, type_name, type_of
-from deadpool.trainer_hooks.state.modules import BUFFER, PARAMETER, Place
+from deadpool.trainer_hooks.state.modules import BUFFER, GRADIENT, PARAMETER, Place
 from deadpool.trainer_hooks.state.optimizers import STATE, kept_for, restore_own_parts, state_tensors
 from deadpool.trainer_hooks.state.storable import decode, item_paths
 from deadpool.trainer_hooks.state.structure import Kind, Structure
@@ -175,6 +175,21 @@ class Fitting:
             raise SnapshotError(f"the snapshot is of another model: its optimizer has {name}")
         return found
 
+    # ------------------------------------------------------------ gradients
+
+    def fit_gradients(self) -> None:
+        """Gives the parameters the gradients that the state has, new ones, and no others.
+
+        The inventory that this object was made with must be one that was taken after `fit_modules`.
+        """
+        wanted = {path.removeprefix(GRADIENT): item for path, item in self._wanted.items() if path.startswith(GRADIENT)}
+        for path, tensor in self._live.tensors.items():
+            if path.startswith(PARAMETER):
+                tensor.grad = None
+        for name, item in wanted.items():
+            parameter = self._parameter(name)
+            parameter.grad = self._make(f"{GRADIENT}{name}", item, parameter)
+
     # ------------------------------------------------------------ tensors
 
     def _has_form(self, tensor: Tensor | None, item: Item) -> bool:
@@ -199,9 +214,11 @@ class Fitting:
         """Returns a new tensor, without values, for this item. `owner`: the parameter that it is kept for."""
         kind = self._kind(path)
         device = torch.device(kind.device) if kind.device else self._live.usual_device(path, len(item.shape))
-        made = torch.empty(item.shape, dtype=type_of(item.dtype), device=device)
-        if kind.stride is not None:
-            made = made.as_strided(item.shape, kind.stride)
+        dtype = type_of(item.dtype)
+        if kind.stride is None:
+            made = torch.empty(item.shape, dtype=dtype, device=device)
+        else:  # sums over another layout have another order
+            made = torch.empty_strided(item.shape, kind.stride, dtype=dtype, device=device)
         if "@" not in item.key:
             return made
         if not isinstance(owner, DTensor):

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from deadpool.trainer_hooks.state import modules, optimizers
 from deadpool.trainer_hooks.state.items import Held, local_part, path_of, shard_of
-from deadpool.trainer_hooks.state.modules import BUFFER, PARAMETER, Place, Shards
+from deadpool.trainer_hooks.state.modules import BUFFER, GRADIENT, PARAMETER, Place, Shards
 from deadpool.trainer_hooks.state.optimizers import STATE, ParameterNames, parameters_of
 from deadpool.trainer_hooks.state.structure import Kind, Structure
 
@@ -64,11 +64,16 @@ class First:
 
 class Inventory:
     """`tensors`: the user's, by path, each once; `ties`: path -> the path under which the same tensor is among them.
-    `unfit`: "path: what it is" of tensors that cannot be held.
+    `unfit`: "path: what it is" of tensors that cannot be held. `waiting`: names of parameters whose gradients are of the state.
     """
 
     def __init__(
-        self, models: Mapping[str, nn.Module], optimizers_by_name: Mapping[str, Optimizer], before: "Inventory | None" = None
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers_by_name: Mapping[str, Optimizer],
+        before: "Inventory | None" = None,
+        *,
+        waiting: tuple[str, ...] = (),
     ) -> None:
         self.modules = modules.modules_of(models)
         self.shards: Shards = modules.shards_of(self.modules.values())
@@ -82,6 +87,7 @@ class Inventory:
         self.held: list[Held] = []
         self._seen: dict[int, _Seen] = {}
         self._firsts: dict[str, Tensor] = {}  # of each model
+        self.waiting = waiting
         self.plain: set[int] = set()  # ids of what optimizers keep for parameters that is tensors and nothing else
         self._walk(before._seen if before is not None else {})
         self._remember_memory()
@@ -113,7 +119,9 @@ class Inventory:
                 name: tuple(tuple(self.names.of(parameter) for parameter in group["params"]) for group in optimizer.param_groups)
                 for name, optimizer in self.optimizers.items()
             },
-            reshaped=tuple(path for path, tensor in modelled.items() if first.has_other_form(path, tensor)),
+            reshaped=tuple(
+                path for path, tensor in modelled.items() if not path.startswith(GRADIENT) and first.has_other_form(path, tensor)
+            ),
             kinds=dict(self._kinds()),
         )
 
@@ -150,7 +158,14 @@ class Inventory:
             for kept in optimizer.state.values():
                 plain = id(kept) in self.plain and isinstance(kept, dict)
                 found += kept.values() if plain else optimizers.tensors_in(kept)
+        found += [gradient for _, gradient in self._gradients()]
         return found
+
+    def _gradients(self) -> Iterator[tuple[str, Tensor]]:
+        for name in self.waiting:
+            parameter = self.names.find(name)
+            if parameter is not None and parameter.grad is not None:
+                yield name, parameter.grad
 
     def _walk(self, known: Mapping[int, _Seen]) -> None:
         for place, tensor in modules.places(self.modules, self.shards):
@@ -171,6 +186,8 @@ class Inventory:
             for path, tensor in optimizers.state_tensors(name, optimizer, self.names):
                 self._add(path, tensor, known)
             self.plain |= optimizers.plain_ids(optimizer)
+        for name, gradient in self._gradients():
+            self._add(f"{GRADIENT}{name}", gradient, known)
         self.held = [self._seen[id(tensor)].held for tensor in self.tensors.values()]
 
     def _add(self, path: str, tensor: Tensor, known: Mapping[int, _Seen]) -> None:
@@ -183,7 +200,7 @@ class Inventory:
             if problem := _unfit(local):
                 self.unfit.append(f"{path}: {problem}")
                 return
-            held = Held(key=path + shard_of(tensor), tensor=local.detach(), volatile=path.startswith(BUFFER))
+            held = Held(key=path + shard_of(tensor), tensor=local.detach(), volatile=path.startswith((BUFFER, GRADIENT)))
             seen = _Seen(tensor=tensor, local=local, held=held)
         self._seen[id(tensor)] = seen
         self.tensors[path] = tensor
@@ -237,10 +254,10 @@ class Inventory:
         for path, tensor in self.tensors.items():
             local = self._seen[id(tensor)].local
             device = "" if tensor.device == self.usual_device(path, local.dim()) else tensor.device.type
-            stride = None if local.is_contiguous() or not _is_dense(local) else local.stride()
+            stride = None if local.is_contiguous() or _overlaps(local) else local.stride()
             shape = placements = None
-            if isinstance(tensor, DTensor) and path.startswith(STATE):
-                owner = self.names.find(path.split("/")[2])
+            if isinstance(tensor, DTensor) and path.startswith((STATE, GRADIENT)):
+                owner = self.names.find(path.removeprefix(GRADIENT) if path.startswith(GRADIENT) else path.split("/")[2])
                 if not isinstance(owner, DTensor) or (owner.shape, owner.placements) != (tensor.shape, tensor.placements):
                     shape, placements = tuple(tensor.shape), tuple(map(repr, tensor.placements))
             kind = Kind(device=device, stride=stride, shape=shape, placements=placements)
@@ -261,14 +278,14 @@ def _unfit(tensor: Tensor) -> str:
     return ""
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    """Returns whether each element has a place of its own, with none between them."""
-    expected = 1
+def _overlaps(tensor: Tensor) -> bool:
+    """Returns whether elements share memory otherwise than by being repeated along a whole dimension (items.put)."""
+    reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+        if size > 1 and 0 < stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _form(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype]:

@@ -9,6 +9,7 @@ bytes. Whether that is true is checked by checksum (protection/peers.py), never 
 
     model/NAME.PATH          a parameter; NAME is that of the model, or of the optimizer that has it and no model does
     buffer/NAME.PATH         a buffer
+    gradient/NAME.PATH       a parameter's gradient, where a step has left it for a later one to use
     optimizer/NAME/OF/ENTRY  of an optimizer's state; OF is the parameter's NAME.PATH, or =KEY for what is kept under a text
 """
 
@@ -41,6 +42,14 @@ def shard_of(tensor: Tensor) -> str:
         return ""
     shape, offset = local_place(tensor)
     return f"@{','.join(map(str, offset))}+{','.join(map(str, shape))}"
+
+
+def put(target: Tensor, values: Tensor) -> None:
+    """Writes the values into the tensor, once where it repeats one element along a dimension (expand())."""
+    for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            target, values = target.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
+    target.copy_(values)
 
 
 def path_of(key: str) -> str:

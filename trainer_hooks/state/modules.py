@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-PARAMETER, BUFFER = "model/", "buffer/"
+PARAMETER, BUFFER, GRADIENT = "model/", "buffer/", "gradient/"
 
 Shards = dict[tuple[int, str], Any]  # (id of the module, name) -> FSDP2's record of that parameter
 
@@ -107,6 +107,16 @@ def drop_gathered(modules: Iterable[nn.Module]) -> None:
             record.unsharded_accumulated_grad = None
             if hasattr(record, "_unsharded_param"):
                 record._unsharded_param.grad = None
+
+
+def unreduced(modules: Mapping[str, nn.Module]) -> Iterator[str]:
+    """Yields the paths of FSDP2's parameters whose gradients have not been summed over the ranks yet."""
+    paths = {id(module): path for path, module in modules.items()}
+    for group in _parameter_groups(modules.values()):
+        for record in group.fsdp_params:
+            whole = getattr(record, "_unsharded_param", None)
+            if record.unsharded_accumulated_grad is not None or (whole is not None and whole.grad is not None):
+                yield f"{paths[id(record._module_info.module)]}.{record._module_info.param_name}"
 
 
 def conditions(modules: Mapping[str, nn.Module]) -> dict[str, Any]:

@@ -133,7 +133,9 @@ def _untagged(value: dict[str, Any], live: Any, item: Callable[[str], Tensor] | 
             ]
             if kind == "defaultdict":
                 return defaultdict(_FACTORIES.get(value["factory"]), rows)
-            return {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}[kind](rows)
+            made: dict[Any, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}[kind]()
+            made.update(dict(rows))  # a Counter that is given rows would count them
+            return made
 
 
 def _copied(value: Tensor, path: str, left_out: list[str]) -> Any:

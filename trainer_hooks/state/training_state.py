@@ -19,9 +19,17 @@ from deadpool.trainer_hooks.state.extras import Extra, stateful
 from deadpool.trainer_hooks.state.fit import Fitting
 from deadpool.trainer_hooks.state.growth import Growth, expected_growth
 from deadpool.trainer_hooks.state.inventory import First, Inventory
-from deadpool.trainer_hooks.state.items import Held, type_name
+from deadpool.trainer_hooks.state.items import Held, path_of, put, type_name
 from deadpool.trainer_hooks.state.metadata import GAPS, Meta, check_gaps
-from deadpool.trainer_hooks.state.modules import conditions, drop_gathered, restore_conditions
+from deadpool.trainer_hooks.state.modules import (
+    GRADIENT,
+    PARAMETER,
+    conditions,
+    drop_gathered,
+    restore_conditions,
+    unreduced,
+)
+from deadpool.trainer_hooks.state.optimizers import parameters_of
 from deadpool.trainer_hooks.state.storable import decode, encode
 from deadpool.trainer_hooks.state.structure import Structure
 
@@ -49,16 +57,28 @@ class TrainingState:
         self.extra = stateful(extra)
         self._strict = strict
         self._warned: set[str] = set()
+        self._own_optimizers = tuple(optimizers.values())  # without those that they wrap
+        self._stepped: list[Optimizer] = []  # in the step under way
         self._now = Inventory(self.models, self.optimizers)
         self._first = First(self._now)
         self._gaps: list[str] | None = None  # of _now, and its structure, packed
         self._structure: Tensor | None = None
 
+    def step_begins(self) -> None:
+        """A step is attempted."""
+        self._stepped.clear()
+
+    def optimizer_steps(self, optimizer: Optimizer) -> None:
+        """An optimizer uses the gradients of its parameters: nobody needs what is left of them."""
+        self._stepped.append(optimizer)
+
     def held(self) -> list[Held]:
         """Returns every tensor of the state, each once, in an order that depends on the construction only.
 
-        The same list object as before when the process still holds the same tensors, in the same memory.
+        Gradients that no optimizer has used in the step before wait for a later one: they are among them. The same list object
+        as before when the process still holds the same tensors, in the same memory.
         """
+        self._gradients_wait(self._unused_gradients())
         return self._inventory().held
 
     def capture_meta(self) -> Meta:
@@ -81,6 +101,11 @@ class TrainingState:
             "extra": {name: encode(each.state_dict(), f"extra[{name!r}]", left_out) for name, each in self.extra.items()},
             "random": random_state.capture(),
         }
+        if not self._stepped:
+            left_out += [
+                f"{name}: its gradient waits to be summed over the ranks (set_requires_gradient_sync); let it be in the step"
+                for name in unreduced(now.modules)
+            ]
         return {**meta, GAPS: self._judged([*self._coverage_gaps(), *left_out])}
 
     def growth(self) -> Growth:
@@ -101,6 +126,9 @@ class TrainingState:
         drop_gathered(self._now.modules.values())
         Fitting(self._inventory(), self._first, items, structure).fit_modules()
         Fitting(self._inventory(), self._first, items, structure).fit_optimizers(meta["optimizers"])
+        Fitting(self._inventory(), self._first, items, structure).fit_gradients()
+        self._stepped.clear()
+        self._gradients_wait(tuple(path_of(key).removeprefix(GRADIENT) for key in items if key.startswith(GRADIENT)))
         mine = {held.key: held.tensor for held in self.held()}
         if mine.keys() != items.keys():
             raise SnapshotError(f"the snapshot is of another model: only one side has {sorted(mine.keys() ^ items.keys())[:4]}")
@@ -138,7 +166,7 @@ class TrainingState:
         targets = self.fit(items, meta)
         for each, source in zip(held, sources, strict=True):
             if not targets[each.key].is_set_to(source):
-                targets[each.key].copy_(source)
+                put(targets[each.key], source)
         self.restore_meta(meta)
 
     def zero_gradients(self) -> None:
@@ -151,10 +179,32 @@ class TrainingState:
 
     def _inventory(self) -> Inventory:
         if not self._now.is_still_true():
-            before, self._now = self._now, Inventory(self.models, self.optimizers, self._now)
-            if not self._now.has_structure_of(before):
-                self._gaps = self._structure = None
+            self._look_again(self._now.waiting)
         return self._now
+
+    def _unused_gradients(self) -> tuple[str, ...]:
+        """Returns the names of the parameters that have them."""
+        stepped = set(map(id, self._stepped))
+        if all(id(optimizer) in stepped for optimizer in self._own_optimizers):
+            return ()
+        now = self._inventory()
+        used = {id(each) for optimizer in self._stepped for each in parameters_of(optimizer)}
+        owned = {id(each) for optimizer in self._own_optimizers for each in parameters_of(optimizer)}
+        return tuple(
+            now.names.of(tensor)
+            for path, tensor in now.tensors.items()
+            if path.startswith(PARAMETER) and tensor.grad is not None and id(tensor) not in used
+            if id(tensor) in owned or not used  # else it is in no optimizer: it has lent its gradient to one that stepped
+        )
+
+    def _gradients_wait(self, names: tuple[str, ...]) -> None:
+        if names != self._now.waiting:
+            self._look_again(names)
+
+    def _look_again(self, waiting: tuple[str, ...]) -> None:
+        before, self._now = self._now, Inventory(self.models, self.optimizers, self._now, waiting=waiting)
+        if not self._now.has_structure_of(before):
+            self._gaps = self._structure = None
 
     def _packed_structure(self) -> Tensor:
         if self._structure is None:

@@ -1,6 +1,7 @@
 """The agent's decisions: the fence, who plays which rank, what follows an exit, when stand-ins are made, what strikes when."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from deadpool.agent.events import (
     Tell,
 )
 from deadpool.agent.standins import REFILL_DELAY_S, STANDIN_FAILURES_MAX
+from deadpool.proto import messages
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.messages import (
@@ -97,6 +99,14 @@ class Node:
             Assign(
                 generation=generation, world_size=2, placements=tuple(map(placement, ranks)), hint_step=9, master_node_count=1,
                 restart_count=0, store_host="h", store_port=1,
+            )
+        )  # fmt: skip
+
+    def get_hot(self, *ranks: int, generation: int = 1) -> list[Command]:
+        return self.order(
+            Assign(
+                generation=generation, world_size=2, placements=tuple(map(placement, ranks)), hint_step=9, master_node_count=1,
+                restart_count=0, hot=True,
             )
         )  # fmt: skip
 
@@ -400,3 +410,76 @@ def test_at_once_does_not_wait_for_a_rank_that_may_come() -> None:
     assert not node.core.injections
     node.order(Inject(injection_id=2, kind="kill-rank", target=0, step=3))
     assert node.core.injections
+
+
+# ------------------------------------------------------------ hot stand-ins
+
+
+def hot_node() -> Node:
+    """A spare with two stand-ins, 0 and 1, which get hot for both ranks in generation 1."""
+    node = Node()
+    node.run(node.order(WarmUp(standins=2)))
+    assert [(process, isinstance(order, Role)) for process, order in told(node.get_hot(0, 1))] == [(0, True), (1, True)]
+    return node
+
+
+def test_a_hot_stand_in_is_no_rank_of_its_node() -> None:
+    node = hot_node()
+    assert (node.core.ranks(), node.core.playing()) == ({}, {})
+    prepared = messages.RankPrepared(generation=1, rank=0, live_generation=0, live_step=NO_STEP, commit_step=NO_STEP)
+    assert reports(node.event(RankSpoke(process=0, message=prepared))) == [prepared]
+    assert not told(node.order(messages.WriteCheckpoint(generation=1)))
+    assert not told(node.order(messages.Release(generation=1)))
+    node.order(Inject(injection_id=1, kind="kill-rank", target=0, step=NO_STEP))
+    assert not node.core.injections
+    assert [order for _, order in told(node.order(Quiesce(generation=2, reason="a rank of another node")))] == [
+        Quiesce(generation=2, reason="a rank of another node")
+    ] * 2
+
+
+def test_hot_stand_ins_become_the_ranks_and_their_logs_are_the_ranks_from_then_on() -> None:
+    node = hot_node()
+    node.order(Quiesce(generation=2, reason="node1 is lost"))
+    commands = node.assign(0, 1, generation=2)
+    assert not [each for each in commands if isinstance(each, StartProcess | Tell)]
+    assert [(each.process, each.rank, each.generation) for each in commands if isinstance(each, NameProcess)] == [
+        (0, 0, 2), (1, 1, 2),
+    ]  # fmt: skip
+    assert [(each.rank, each.pid) for each in reports(commands) if isinstance(each, messages.RankJoined)] == [
+        (0, 1000),
+        (1, 1001),
+    ]
+    assert node.core.playing().keys() == {0, 1}
+
+
+def test_one_that_has_ended_by_then_is_replaced_and_its_end_is_none_of_the_rank() -> None:
+    node = hot_node()
+    node.order(Quiesce(generation=2, reason="node1 is lost"))
+    (exited,) = reports(node.exit(0))
+    assert isinstance(exited, RankExited)
+    assert exited.generation == 1, "of the order that made it hot: nobody takes it for an end of the rank's process"
+    commands = node.assign(0, 1, generation=2)
+    assert len([each for each in commands if isinstance(each, StartProcess)]) == 1
+    assert node.core.ranks().keys() == {0, 1}
+
+
+@pytest.mark.parametrize("hot", [True, False])
+def test_for_other_ranks_they_end_without_a_word(hot: bool) -> None:
+    node = hot_node()
+    commands = node.get_hot(generation=1) if hot else node.assign(2, 3, generation=2)
+    assert [each.process for each in commands if isinstance(each, KillProcess)] == [0, 1]
+    assert not [each for each in reports([*node.exit(0), *node.exit(1)]) if isinstance(each, RankExited)]
+
+
+def test_a_supervisor_that_begins_anew_with_this_node_knows_of_none() -> None:
+    node = hot_node()
+    again = Welcome(config_json=to_json(CONFIG), generation=1, resumed=True)
+    assert not node.order(again)
+    killed = node.order(replace(again, resumed=False))
+    assert [each.process for each in killed if isinstance(each, KillProcess)] == [0, 1]
+
+
+def test_they_count_as_stand_ins_until_they_have_the_rank() -> None:
+    node = hot_node()
+    assert not [each for each in node.order(WarmUp(standins=2)) if isinstance(each, StartProcess)]
+    assert len([each for each in node.order(WarmUp(standins=4)) if isinstance(each, StartProcess)]) == 2

@@ -61,6 +61,20 @@ def test_every_condition_is_reached_from_every_other(options: dict[str, Any]) ->
         assert other.state_dict() == states[-1]
 
 
+def test_gradients_that_a_state_has_are_still_there_afterwards() -> None:
+    ddp = wrapped()
+    reducers = DdpReducers({"model": ddp})
+    before = reducers.state_dict()
+    torch.autograd.backward(ddp(INPUTS).sum())
+    waiting = [parameter.grad.clone() for parameter in ddp.parameters() if parameter.grad is not None]
+    reducers.load_state_dict(before)
+    reducers.settle()
+    assert len(waiting) == 6
+    for parameter, gradient in zip(ddp.parameters(), waiting, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradient)
+
+
 def test_forwards_that_the_reducer_does_not_see() -> None:
     """A pipeline runs every forward within no_sync(), and prepares the reducer for the last backward of a step itself."""
     ddp = wrapped()
@@ -71,6 +85,20 @@ def test_forwards_that_the_reducer_does_not_see() -> None:
         ddp.reducer.prepare_for_backward([loss])
         torch.autograd.backward(loss)
     assert reducers.state_dict()["model"]["made"]
+
+
+def test_sparse_gradients() -> None:
+    model = nn.Sequential(nn.Embedding(16, 16, sparse=True), nn.Linear(16, 4))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.0005)
+    reducers = DdpReducers({"model": ddp})
+    for _ in range(2):
+        torch.autograd.backward(ddp(torch.tensor([1, 2])).sum())
+    made = reducers.state_dict()
+    assert made["model"]["made"]
+    for condition in ({"model": {"passes": 1, "made": False, "order": "2 1 0"}}, made):
+        reducers.load_state_dict(condition)
+        reducers.settle()
+        assert reducers.state_dict() == condition
 
 
 def test_an_order_that_the_process_would_not_have_come_to_itself() -> None:

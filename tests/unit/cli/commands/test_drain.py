@@ -47,12 +47,13 @@ def test_it_waits_for_a_commit_of_the_new_generation() -> None:
         "node1",
         status("recover"),
         status("run"),
+        status("run", role="draining"),
         status("recover", role="drained", generation=2),
         status("run", role="drained", generation=2, commit_step=9, moved=True),
         status("run", role="drained", generation=2, commit_step=10, moved=True),
     )
     assert line == "node1 is drained: rank 2, 3 now on node2, resumed at step 9; it can be switched off"
-    assert job.asked == [("node1", 3)]
+    assert job.asked == [("node1", 4)]
     assert not job.statuses
 
 

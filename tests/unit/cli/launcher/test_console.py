@@ -38,6 +38,8 @@ RECOVERED = {
         ({"event": "drain", "node": "node1", "reason": ""}, "node1 is drained"),
         ({"event": "drain", "node": "node1", "reason": "repair"}, "node1 is drained (repair)"),
         ({"event": "drain_undone", "node": "node1", "reason": "asked for"}, "node1 is not drained any more: asked for"),
+        ({"event": "gets_hot", "node": "node2", "ranks": (2, 3)}, "node2 builds ranks 2, 3 beside those that train"),
+        ({"event": "not_hot", "node": "node2", "ranks": (2,), "reason": "it is late"}, "node2 cannot take rank 2: it is late"),
         ({"event": "waiting_for_node"}, "no spare is left: waiting for a node"),
         ({"event": "plan"}, ""),
         ({}, ""),

@@ -206,3 +206,12 @@ def test_what_cannot_quite_be_had_is_said_in_a_line() -> None:
 def test_an_option_that_fits_no_type_is_click_s_error() -> None:
     with pytest.raises(click.BadParameter):
         plan("--nnodes", "two", "t.py")
+
+
+def test_one_launcher_is_enough() -> None:
+    """torchrun and accelerate launch start what they are given once for each rank."""
+    rank = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "4"}
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE=4: .* has started deadpool-launch 4 times"):
+        plan("t.py", variables=rank)
+    assert plan("t.py", variables=rank | {"WORLD_SIZE": "1"}).way == Standalone()
+    assert plan("t.py", variables={"WORLD_SIZE": "4"}).way == Standalone()

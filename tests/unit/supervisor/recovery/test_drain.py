@@ -26,9 +26,24 @@ def leave(scene: Scene, *ranks: int, step: int, node: int = 1) -> None:
     scene.report(node, *(snapshot(rank, step) for rank in (2, 3)), replica(0, 4), replica(1, 4))
 
 
+def rehearse(scene: Scene, node: int = 2, ranks: tuple[int, ...] = (2, 3)) -> None:
+    """The spare's stand-ins construct and rehearse; with the last one it is hot."""
+    generation = scene.state.generation
+    for rank in ranks:
+        scene.say(node, messages.RankJoined(generation=generation, rank=rank, pid=2000 + 100 * node + rank))
+    for rank in ranks:
+        scene.say(node, messages.RankPrepared(generation=generation, rank=rank, live_generation=0, live_step=-1, commit_step=-1))
+
+
+def drain(scene: Scene) -> None:
+    """Node 1 is drained: its ranks are to move now."""
+    assert scene.drain("node1") == ""
+    rehearse(scene)
+
+
 def drained(scene: Scene) -> messages.Reform:
     """Node 1 is drained, all are in step 5."""
-    assert scene.drain("node1") == ""
+    drain(scene)
     scene.open_store()
     scene.prepare(0, 1, live_step=5, commit_step=4)
     scene.prepare(2, 3)
@@ -43,7 +58,8 @@ def drained(scene: Scene) -> messages.Reform:
 def test_the_ranks_move_with_the_state_of_the_step_that_all_have() -> None:
     scene = training()
     plan = drained(scene)
-    assert [(node, [each.rank for each in order.placements]) for node, order in scene.took(messages.Assign)] == [(2, [2, 3])]
+    assigned = [(node, [each.rank for each in order.placements], order.hot) for node, order in scene.took(messages.Assign)]
+    assert assigned == [(2, [2, 3], True), (2, [2, 3], False)]
     assert plan.resume_step == 5, "nothing is replicated of it yet, but the node lives"
     sources = {source.rank: source.kind for _, order in scene.took(messages.Reform) for source in order.sources}
     assert sources == dict.fromkeys((0, 1), SourceKind.LIVE) | dict.fromkeys((2, 3), SourceKind.ELSEWHERE)
@@ -119,7 +135,7 @@ def test_what_cannot_be_drained() -> None:
 
 def test_when_the_spare_fails_and_there_is_no_other_the_node_keeps_its_ranks() -> None:
     scene = training(on_exhausted=OnExhausted.ABORT)
-    scene.drain("node1")
+    drain(scene)
     scene.forget()
     scene.lose(2)
     assert scene.state.roster.seats == ["node0", "node1"]
@@ -130,7 +146,7 @@ def test_when_the_spare_fails_and_there_is_no_other_the_node_keeps_its_ranks() -
 
 def test_processes_that_never_reach_their_boundary_are_not_awaited_for_ever() -> None:
     scene = training()
-    scene.drain("node1")
+    drain(scene)
     scene.open_store()
     scene.prepare(0, 1, live_step=5, commit_step=4)
     scene.prepare(2, 3)
@@ -144,7 +160,7 @@ def test_processes_that_never_reach_their_boundary_are_not_awaited_for_ever() ->
 
 def test_the_drained_node_dies_meanwhile() -> None:
     scene = training()
-    scene.drain("node1")
+    drain(scene)
     scene.open_store()
     scene.prepare(0, 1, live_step=5, commit_step=4)
     scene.prepare(2, 3)
@@ -154,3 +170,125 @@ def test_the_drained_node_dies_meanwhile() -> None:
     assert scene.took(messages.Reform)[-1][1].resume_step == 4
     scene.bring_up(4)
     assert scene.state.phase is Phase.RUN
+
+
+# ------------------------------------------------------------ the spare gets hot first
+
+
+def test_all_train_on_while_the_spare_gets_hot() -> None:
+    scene = training()
+    assert scene.drain("node1") == ""
+    assert (scene.state.phase, scene.state.generation) == (Phase.RUN, 1)
+    ((node, order),) = scene.took(messages.Assign)
+    assert (node, order.hot, order.generation) == (2, True, 1)
+    assert [each.node_id for each in order.placements] == ["node2", "node2"]
+    assert not scene.took(messages.Quiesce)
+    assert scene.drain("node1") == "", "asked twice"
+    rehearse(scene, ranks=(2,))
+    assert scene.state.phase is Phase.RUN
+    rehearse(scene, ranks=(3,))
+    assert (scene.state.phase, scene.state.generation) == (Phase.RECOVER, 2)
+    assert scene.state.roster.seats == ["node0", "node2"]
+    assert [(rank.pid, rank.since, rank.joining) for rank in scene.state.roster.ranks[2:]] == [(0, 2, True)] * 2
+    late = messages.RankExited(generation=1, rank=2, pid=2202, exit_code=137, signal=9)
+    scene.say(2, late)
+    assert scene.state.generation == 2, "it ended before it got the rank: its agent starts another one"
+
+
+def test_a_drain_is_taken_back_while_the_spare_gets_hot() -> None:
+    scene = training()
+    scene.drain("node1")
+    scene.forget()
+    assert scene.drain("node1", undo=True) == ""
+    ((node, order),) = scene.took(messages.Assign)
+    assert (node, order.hot, order.placements) == (2, True, ())
+    rehearse(scene)
+    assert (scene.state.phase, scene.state.generation) == (Phase.RUN, 1)
+    assert [note.fields["reason"] for note in scene.notes("drain_undone")] == ["asked for"]
+
+
+def test_a_spare_that_cannot_get_hot_is_passed_over_and_without_another_one_nothing_moves() -> None:
+    scene = training(spares=2)
+    scene.drain("node1")
+    rehearse(scene, ranks=(2,))
+    ended = messages.RankExited(generation=1, rank=3, pid=7, exit_code=1, log_tail="ValueError: no such file")
+    scene.forget()
+    scene.say(2, ended)
+    assert [(node, len(order.placements)) for node, order in scene.took(messages.Assign)] == [(2, 0), (3, 2)]
+    scene.lose(3)
+    assert scene.state.roster.seats == ["node0", "node1"]
+    (undone,) = scene.notes("drain_undone")
+    assert "node2: rank 3 ended there with exit code 1: ValueError: no such file" in str(undone.fields["reason"])
+    assert scene.state.phase is Phase.RUN
+
+
+def test_a_spare_that_does_not_get_hot_in_time_is_not_waited_for() -> None:
+    scene = training()
+    scene.drain("node1")
+    scene.wait(scene.config.join_timeout_s)
+    assert scene.notes("not_hot")
+    assert scene.notes("drain_undone")
+
+
+def test_the_node_fails_meanwhile_and_the_stand_ins_are_its_joiners() -> None:
+    scene = training()
+    scene.drain("node1")
+    rehearse(scene, ranks=(2,))
+    scene.lose(1)
+    assert [(node, order.hot) for node, order in scene.took(messages.Assign)] == [(2, True), (2, False)]
+    scene.recover(step=4, survivors=[0, 1], joiners=[2, 3])
+    scene.bring_up(4)
+    assert (scene.state.phase, scene.state.recovery.hot, scene.state.recovery.swaps) == (Phase.RUN, {}, {})
+
+
+def test_a_rank_of_the_node_fails_meanwhile_and_the_swap_takes_place_with_that() -> None:
+    scene = training()
+    scene.drain("node1")
+    scene.killed(2)
+    assert scene.state.roster.seats == ["node0", "node2"]
+    assert scene.state.recovery.drained == {3: "node1"}
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.prepare(2, 3)
+    for node in (0, 2):
+        scene.report(node, *scene.vault(node, 4))
+    leave(scene, 3, step=5)
+    scene.bring_up(4)
+    (record,) = scene.state.recovery.records
+    assert (record.failure_class, record.ranks, record.moved) == ("transient", (2, 3), (2, 3))
+    assert record.survivors_kept_processes
+
+
+def test_another_node_fails_meanwhile_and_needs_the_spare() -> None:
+    scene = training(nnodes=3, nproc_per_node=1)
+    scene.drain("node1")
+    scene.lose(0)
+    assert scene.state.roster.seats == ["node3", "node1", "node2"]
+    scene.recover(step=4, survivors=[1, 2], joiners=[0])
+    scene.bring_up(4)
+    assert [note.fields["node"] for note in scene.notes("drain_undone")] == ["node1"]
+    assert scene.state.phase is Phase.RUN
+
+
+def test_another_node_fails_meanwhile_and_the_other_spare_takes_its_seat() -> None:
+    scene = training(nnodes=3, nproc_per_node=1, spares=2)
+    scene.drain("node1")
+    scene.lose(0)
+    assert scene.state.roster.seats == ["node4", "node1", "node2"]
+    rehearse(scene, 3, (1,))
+    scene.recover(step=4, survivors=[1, 2], joiners=[0])
+    scene.bring_up(4)
+    assert scene.state.phase is Phase.RECOVER, "the spare got hot meanwhile: now the swap takes place"
+    assert scene.state.roster.seats == ["node4", "node3", "node2"]
+
+
+def test_a_hot_spare_takes_its_seat_in_the_recovery_that_another_node_causes() -> None:
+    scene = training(nnodes=3, nproc_per_node=1, spares=2)
+    scene.drain("node1")
+    scene.drain("node0")
+    scene.killed(2)
+    rehearse(scene, 3, (1,))
+    scene.killed(2)
+    assert scene.state.roster.seats == ["node0", "node3", "node2"]
+    assert scene.state.recovery.drained == {1: "node1"}
+    assert scene.state.recovery.swaps.keys() == {"node0"}

@@ -105,6 +105,8 @@ class Training:
         self.optimizer.zero_grad()
         self.model(torch.randn(8, 4)).sum().backward()
         self.protection.fence()
+        self.state.step_begins()
+        self.state.optimizer_steps(self.optimizer)
         self.optimizer.step()
         assert member.boundary(step)
         assert member.had()

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
 from trainings import CHANGE_AT, KINDS, Training
 
 from deadpool.host.errors import ConfigError, SnapshotError
@@ -200,3 +203,17 @@ def test_a_state_dict_that_fails_is_named_and_ends_nothing() -> None:
         "m: its state_dict() fails: RuntimeError('not now')",
         "o.state_dict(): it fails: RuntimeError('not now')",
     ]
+
+
+def test_a_ddp_in_its_join_is_named() -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        ddp = DistributedDataParallel(nn.Linear(2, 2))
+        state = TrainingState(models={"model": ddp}, optimizers={}, extra={})
+        with ddp.join():
+            torch.autograd.backward(ddp(torch.ones(1, 2)).sum())
+        ddp.module.register_buffer("new", torch.ones(1))  # what a state misses is looked at when its tensors change
+        state.held()
+        assert state.capture_meta()["gaps"][0].startswith("model: within DDP's join()")
+    finally:
+        dist.destroy_process_group()

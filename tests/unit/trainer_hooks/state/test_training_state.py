@@ -37,6 +37,7 @@ class Training:
         self.optimizer.zero_grad()
         loss = self.model(torch.randn(3, self.width)).square().mean()
         torch.autograd.backward(loss)
+        self.state.optimizer_steps(self.optimizer)
         self.optimizer.step()
         self.scheduler.step()
         return loss.item() + random.random()

@@ -1,0 +1,77 @@
+"""An example that writes losses and digests, as a job that loses a rank or a node, is drained, or starts again from disk.
+
+For the rows of the table in docs/compatibility.md that are about frameworks.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launching import Job, Launcher, until
+from training import Training, finished
+
+NODES = ("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json")
+KILLS = {"kill-node": "kill-node:1@12", "kill-rank": "kill-rank:1@12"}
+SLOWLY = tuple(word for rank, step in ((0, 4), (1, 10), (0, 16)) for word in ("--inject", f"slow-rank:{rank}@{step}"))
+_TORCHRUN_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """`script`: its path. It takes --steps, --loss-log and --digest besides `arguments`, and runs on 2 nodes x 2 ranks."""
+
+    script: Path
+    arguments: tuple[str, ...]
+    steps: int = 24
+
+    def words(self) -> tuple[str, ...]:
+        return (str(self.script), "--steps", str(self.steps), *self.arguments, "--loss-log", "losses", "--digest", "digests")
+
+    def start(self, launcher: Launcher, *options: str) -> Job:
+        return launcher.start(*NODES, *options, *self.words())
+
+    def drained(self, launcher: Launcher) -> Training:
+        """Returns what a job leaves whose second node is drained under way."""
+        job = self.start(launcher, *SLOWLY)
+        until(lambda: len(_lines(job.folder / "losses")) > 4, 100, "some steps are done")
+        asked = job.ask("drain", "node1")
+        assert asked.returncode == 0, asked.stderr
+        return finished(job)
+
+    def assert_starts_again_from_disk(self, launcher: Launcher, checkpoints: Path, reference: Training) -> None:
+        """A job ends with a lost node that nothing replaces; a second one goes on from DeadPool's newest checkpoint."""
+        disk = ("--checkpoint-dir", str(checkpoints), "--checkpoint-every", "4")
+        ended = self.start(launcher, *disk, "--spares", "0", "--on-exhausted", "abort", "--inject", "kill-node:1@18")
+        assert ended.wait().exit_code == 1
+        again = finished(job := self.start(launcher, *disk))
+        assert [int(each["step"]) >= 4 for each in job.events() if each["event"] == "checkpoint_found"] == [True]
+        assert _lines(ended.folder / "losses") | _lines(again.losses) == _lines(reference.losses)
+        assert _lines(again.digests) == _lines(reference.digests)
+
+    def under_torchrun(self, folder: Path) -> Training:
+        """Returns what it leaves under torchrun."""
+        command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *self.words())
+        run(command, folder, os.environ | {"OMP_NUM_THREADS": "1"})
+        return Training(folder / "losses", folder / "digests", {})
+
+
+def run(command: Sequence[str], folder: Path, environment: dict[str, str], timeout_s: float = _TORCHRUN_S) -> str:
+    """Returns the output of a command that must end well."""
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def assert_one_recovery(training: Training) -> None:
+    (recovery,) = training.summary["recoveries"]
+    assert recovery["survivors_kept_processes"]
+    assert recovery["steps_reexecuted"] <= 2
+    assert training.summary["committed_steps_lost"] == 0
+
+
+def _lines(path: Path) -> set[str]:
+    """Returns the different lines of a file: what was written twice must have been written the same."""
+    return set(path.read_text().splitlines()) if path.exists() else set()
