@@ -126,12 +126,6 @@ class Run:
             self.refuse(str(error))
 
     def refuse(self, reason: str) -> NoReturn:
-        """Ends the job because it cannot be protected as asked (exit code 2): raises ConfigError with the reason."""
-        if self._session is not None:
-            self._session.refuse(reason)
-        raise ConfigError(reason)
-
-    def refuse(self, reason: str) -> NoReturn:
         """Ends the job (exit code 2) with this line as its cause: the script asks for what cannot be. Raises ConfigError."""
         if self._session is not None:
             self._session.refuse(reason)
