@@ -65,7 +65,7 @@ def supervisor_started(state: JobState, event: SupervisorStarted) -> None:
     state.ending.deadline_s += later_s
     if state.progress.assembled_s is not None:
         state.progress.assembled_s += later_s
-    state.failures.exit_expected_until_s += later_s
+    state.failures.exits_expected = {rank: until_s + later_s for rank, until_s in state.failures.exits_expected.items()}
     if state.failures.broken_collective is not None:
         state.failures.broken_collective = replace(
             state.failures.broken_collective, deadline_s=state.failures.broken_collective.deadline_s + later_s

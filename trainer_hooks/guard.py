@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from deadpool.host.errors import ConfigError, SnapshotError, UnavailableError
 from deadpool.proto.call_record import Head
-from deadpool.proto.messages import RankRaised, RankResumed
+from deadpool.proto.messages import RankResumed
 from deadpool.proto.vault.layout import Tables
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints.format import restore_tables
@@ -203,8 +203,7 @@ class RankGuard:
 
     def _say_raised(self, error: Exception) -> None:
         """Before the process exits, which takes a while, and breaks its peers' connections on the way."""
-        text = "".join(traceback.format_exception_only(error)).strip()
-        self._session.send(RankRaised(generation=self._member.running, rank=self._session.rank, error=text))
+        self._session.carry_out(self._member.exits("".join(traceback.format_exception_only(error)).strip()))
 
     def _rehearsed(self) -> None:
         self._state.zero_gradients()

@@ -26,6 +26,7 @@ from deadpool.proto.messages import (
     RankFailed,
     RankFinished,
     RankPrepared,
+    RankRaised,
     Reform,
     Release,
 )
@@ -66,7 +67,7 @@ class Leave:
     """End this process immediately: it is out of the loop, where a broken generation would give its script wrong results."""
 
 
-Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | RankFinished
+Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | RankFinished | RankRaised
 
 
 class Member:
@@ -87,6 +88,8 @@ class Member:
         self.yielded = NO_STEP
         self.attempts = 0  # at a step, of this process, whatever came of them
         self.body_step = NO_STEP  # complete, and its loop body is not through
+        self.has_left = False  # its loop, in the body of a step
+        self.exiting = False
 
     @property
     def rehearsed(self) -> bool:
@@ -185,7 +188,15 @@ class Member:
         if self.body_step == NO_STEP or self.phase is not RankPhase.RUN:
             return []
         self._whole()
+        self.has_left = True
         return [RankFinished(generation=self.running, rank=self.rank, step=self.body_step + 1)]
+
+    def exits(self, error: str) -> list[Action]:
+        """The process is about to exit, its loop not done. Said once, and first: what follows breaks its peers' connections."""
+        if self.exiting or self.has_left or self.phase in (RankPhase.FINISHED, RankPhase.RELEASED):
+            return []
+        self.exiting = True
+        return [RankRaised(generation=self.running, rank=self.rank, error=error)]
 
     def outside(self) -> list[Action] | None:
         """A muted call is being made. Returns None when it may return, else what this process has to say while it does not."""

@@ -31,6 +31,7 @@ from deadpool.proto.messages import (
     RankMessage,
     RankOrder,
     RankPrepared,
+    RankRaised,
     Reform,
     Register,
     Release,
@@ -162,7 +163,7 @@ class Session:
                 case RankBroken():
                     self._cancel()
                     self._link.send(action)
-                case RankPrepared() | RankFailed() | RankFinished():
+                case RankPrepared() | RankFailed() | RankFinished() | RankRaised():
                     self._link.send(action)
                 case _:
                     assert_never(action)
@@ -203,6 +204,8 @@ class Session:
         self.closed = True
         if not hasattr(sys, "last_type"):  # no error has ended the script
             self.record.end_script()
+        with self.changed:
+            self.carry_out(self.member.exits(type(getattr(sys, "last_value", SystemExit())).__name__))
         if self._protection is not None:
             self._protection.close()
         if self.groups is not None:

@@ -115,7 +115,8 @@ class RankBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRaised:
-    """An exception is on its way out of the rank's step: the process will exit with an error, however long that takes."""
+    """The process will exit, however long that takes: an exception is on its way out of the rank's step, or its script has ended
+    though the others may still need it. `error`: the exception's text; SystemExit for a script that has ended."""
 
     generation: int
     rank: int

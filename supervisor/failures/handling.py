@@ -67,6 +67,7 @@ def _note_exit(state: JobState, node_id: str, exited: messages.RankExited) -> No
     """The rank has no process, and has left behind what it knew."""
     rank = state.roster.ranks[exited.rank]
     state.roster.gone(rank)
+    state.failures.exits_expected.pop(exited.rank, None)
     state.roster.yields(rank, exited.yielded)
     state.progress.commit_known(exited.commit_step)
     rank.step = exited.step if exited.step != messages.NO_STEP else rank.step
@@ -149,9 +150,9 @@ def rank_raised(state: JobState, node_id: str, raised: messages.RankRaised, now_
     """The rank will exit, and is the root cause of the collectives that fail by it. Its exit says all, and takes a while."""
     state.note("rank_raised", rank=raised.rank, node=node_id, error=raised.error)
     failures = state.failures
-    failures.exit_expected_until_s = now_s + _EXIT_S
+    failures.exits_expected[raised.rank] = now_s + _EXIT_S
     if failures.broken_collective is not None:
-        deadline_s = max(failures.broken_collective.deadline_s, failures.exit_expected_until_s)
+        deadline_s = max(failures.broken_collective.deadline_s, failures.exit_expected_until_s())
         failures.broken_collective = replace(failures.broken_collective, deadline_s=deadline_s)
 
 
@@ -220,7 +221,7 @@ def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken
     peer = named_node(broken.error, node_id, state.roster.live())
     state.note("collective_failed", rank=broken.rank, node=node_id, error_names=peer, error=broken.error)
     if state.failures.broken_collective is None:
-        deadline_s = max(now_s + state.config.broken_collective_grace_s, state.failures.exit_expected_until_s)
+        deadline_s = max(now_s + state.config.broken_collective_grace_s, state.failures.exit_expected_until_s())
         state.failures.broken_collective = BrokenCollective(
             node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s
         )
@@ -241,7 +242,7 @@ def broken_collective_expired(state: JobState, now_s: float) -> None:
 def _missed_in_a_collective(state: JobState, now_s: float) -> None:
     """A collective has failed and a rank has left its step loop: nothing else needs to be waited for, whichever came first."""
     failures = state.failures
-    if failures.broken_collective is not None and failures.leavers and now_s >= failures.exit_expected_until_s:
+    if failures.broken_collective is not None and failures.leavers and now_s >= failures.exit_expected_until_s():
         failures.broken_collective = None
         _missed(state, now_s)
 
@@ -252,7 +253,7 @@ def step_begun(state: JobState, step: int, now_s: float) -> None:
     While a generation is brought up a rank may still show the step that it was in before.
     """
     left = [each for each in state.failures.leavers.values() if each.step != messages.NO_STEP and each.step < step]
-    if left and state.phase is Phase.RUN and now_s >= state.failures.exit_expected_until_s:
+    if left and state.phase is Phase.RUN and now_s >= state.failures.exit_expected_until_s():
         _missed(state, now_s)
 
 

@@ -96,7 +96,7 @@ class RecoveryState:
 class FailureState:
     """What failures are judged by. `readings`: of each node, from its last heartbeat.
 
-    `exit_expected_until_s`: a rank of this generation is about to exit with an error; no broken collective is acted on before.
+    `exits_expected`: until when each rank is waited for that is about to exit; no broken collective is acted on before.
     `inquiry`: the steps do not advance. `leavers`: in this generation, by rank.
     """
 
@@ -104,9 +104,13 @@ class FailureState:
     errors: list[ErrorMark] = field(default_factory=list)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
     broken_collective: BrokenCollective | None = None
-    exit_expected_until_s: float = 0.0
+    exits_expected: dict[int, float] = field(default_factory=dict)
     inquiry: Inquiry | None = None
     leavers: dict[int, Leaver] = field(default_factory=dict)
+
+    def exit_expected_until_s(self) -> float:
+        """Returns when all that is expected to exit is not waited for any more."""
+        return max(self.exits_expected.values(), default=0.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,7 +246,7 @@ class JobState:
     def next_generation(self) -> int:
         """Returns the number of the generation that begins; what was suspected in the one before is settled with it."""
         self.generation += 1
-        self.failures.broken_collective, self.failures.exit_expected_until_s = None, 0.0
+        self.failures.broken_collective, self.failures.exits_expected = None, {}
         self.failures.leavers = {}
         return self.generation
 

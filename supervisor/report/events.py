@@ -98,7 +98,9 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         "died_exiting": _event(
             "A rank whose script had ended died on its way out: nothing is lost.", rank=W, node=T, exit_code=W, signal=W
         ),
-        "rank_raised": _event("A step has raised; the rank's exit follows.", rank=W, node=T, error=T),
+        "rank_raised": _event(
+            "A step has raised, or the script ends in its loop; the rank's exit follows.", rank=W, node=T, error=T
+        ),
         "rank_stopped": _event("A rank's process is stopped (SIGSTOP).", rank=W, node=T),
         "node_lost": _event("A node is gone, with these ranks.", {"ranks": R}, node=T, reason=T),
         "node_faulty": _event("A node gets no ranks any more.", {"rule": T}, node=T, cause=T),

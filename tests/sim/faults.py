@@ -84,8 +84,7 @@ class Faults:
         if stepping and process.in_body == NO_STEP and self.supervisor.job.state.progress.commit_step >= 0:
             self._log(f"rank {process.rank}, pid {process.pid} on {process.node.node_id}, exits with 0 in its step")
             self._left = True
-            process.node.process_ends(process, exit_code=0, script_ended=True)
-            self.supervisor.peers_notice(process)
+            process.leaves()
 
     def _freeze(self) -> None:
         process = self._any_process()

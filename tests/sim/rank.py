@@ -99,7 +99,13 @@ class SimRank:
                     self.node.process_ends(self, exit_code=137, signal=9)
                 case Recover(order=order):
                     self._recover(order)
-                case messages.RankPrepared() | messages.RankBroken() | messages.RankFailed() | messages.RankFinished():
+                case (
+                    messages.RankPrepared()
+                    | messages.RankBroken()
+                    | messages.RankFailed()
+                    | messages.RankFinished()
+                    | messages.RankRaised()
+                ):
                     self.node.speak(self, action)
                 case _:
                     assert_never(action)
@@ -274,6 +280,15 @@ class SimRank:
         self.raised = True
         self.node.speak(self, messages.RankRaised(generation=member.running, rank=member.rank, error="an error"))
         self.world.at(self.world.between(0.05, 4.0), self._exit_with_error)
+        self.node.supervisor.peers_notice(self)
+
+    def leaves(self) -> None:
+        """Its script ends with 0 in a step: most say so first, and exit some time later."""
+        member = self._member()
+        self.raised = True
+        if self.world.chance(0.7):
+            self.act(member.exits("SystemExit"))
+        self.world.at(self.world.between(0.001, 3.0), self._exit)
         self.node.supervisor.peers_notice(self)
 
     def _exit_with_error(self) -> None:

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from deadpool.proto.messages import NO_STEP, Quiesce, RankBroken, RankFailed, RankFinished, RankPrepared, Reform, Release
+from deadpool.proto.messages import (
+    NO_STEP,
+    Quiesce,
+    RankBroken,
+    RankFailed,
+    RankFinished,
+    RankPrepared,
+    RankRaised,
+    Reform,
+    Release,
+)
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 
@@ -242,3 +252,18 @@ def test_a_break_before_the_loop_is_entered() -> None:
     assert not member.rehearsed  # two attempts, muted, come first
     rehearse(member)
     assert member.quiesced(clean=True) == [prepared(2, (1, 0), yielded=0)]
+
+
+def test_a_process_that_exits_in_its_loop_says_so_once(running: Member) -> None:
+    assert running.exits("ValueError: no") == [RankRaised(generation=1, rank=0, error="ValueError: no")]
+    assert running.exits("SystemExit") == []
+
+
+@pytest.mark.parametrize("done", ["finished", "left"])
+def test_one_whose_loop_is_done_has_nothing_to_say(running: Member, done: str) -> None:
+    if done == "finished":
+        running.finished(5)
+    else:
+        running.boundary(5)
+        assert kinds(running.left()) == [RankFinished]
+    assert running.exits("SystemExit") == []

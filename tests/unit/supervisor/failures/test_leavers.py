@@ -35,6 +35,18 @@ def test_a_rank_that_exits_with_0_in_a_step_is_the_root_cause_of_what_follows(fi
     assert (scene.end().exit_code, scene.end().root_cause) == (1, CAUSE)
 
 
+def test_its_exit_takes_longer_than_a_broken_collective_is_waited_for() -> None:
+    """It has said that it exits, before its connections went down with it."""
+    scene = Scene(broken_collective_grace_s=0.5)
+    scene.start(commit_step=4)
+    scene.say(1, messages.RankRaised(generation=1, rank=2, error="SystemExit"))
+    breaks(scene, 0)
+    scene.wait(3.0)
+    assert not scene.notes("failure")
+    leaves(scene, 2)
+    assert [note.fields["cause"] for note in scene.notes("failure")] == [CAUSE]
+
+
 def test_an_error_that_is_on_its_way_out_of_another_rank_comes_first() -> None:
     scene = Scene()
     scene.start(commit_step=4)
