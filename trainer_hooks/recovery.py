@@ -26,7 +26,8 @@ class Recovery:
     def run(self) -> Reform:
         """Goes through recoveries until one succeeds; returns its plan: the process holds that state, in that generation."""
         session = self._session
-        clean = self._protection.quiesce()
+        ended = session.open().have_ended()  # what still runs might write into what is compared now
+        clean = self._protection.quiesce() and ended
         with session.changed:
             session.carry_out(session.member.quiesced(clean=clean))
         while not self._carry_out(plan := session.await_plan()):

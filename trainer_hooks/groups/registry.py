@@ -173,6 +173,13 @@ class Groups:
         """Breaks the open groups' connections and nothing else, as a network that fails for a moment. Any thread."""
         self._current.lose_connections()
 
+    def have_ended(self) -> bool:
+        """Returns True once no operation of the broken generation runs: nothing of it will touch a tensor any more.
+
+        False when one is stuck.
+        """
+        return self._current.wait_until_ended(_ENDED_TIMEOUT_S)
+
     def reform(self, *, generation: int, store: Store, timeout_s: float, cancelled: threading.Event) -> None:
         """Opens on `store` (a client for nobody else) every group that all its members hold, and is live in `generation`.
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from deadpool.proto.call_record import CallRecord, GroupCalls
-from deadpool.trainer_hooks.groups.generation import Generation
+from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.group import Group
 from deadpool.trainer_hooks.groups.registry import Groups
 
@@ -101,6 +101,32 @@ def test_a_failure_is_reported_before_anything_is_muted() -> None:
     generation = Generation(1, lambda *_: broken_then.append(generation.broken))
     generation.fail("lost")
     assert (broken_then, generation.broken) == ([False], True)
+
+
+class _Running:
+    """A work whose inner work runs."""
+
+    operation = "allreduce"
+
+    def __init__(self) -> None:
+        self.calls = Calls(None, 0, (0, 1))
+        self.runs = True
+
+    def settle(self) -> None:
+        pass
+
+    def inner_ended(self) -> bool:
+        return not self.runs
+
+
+def test_operations_of_a_broken_generation_have_ended_before_its_tensors_are_believed(live: Live) -> None:
+    work = _Running()
+    live.groups._current.watch(work)
+    live.groups.break_generation(live.groups.generation, "the test")
+    assert not live.groups.have_ended()
+    work.runs = False
+    assert live.groups.have_ended()
+    live.reform()
 
 
 def test_groups_made_and_destroyed_while_live_and_while_broken(live: Live) -> None:
