@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 PARALLELISMS = ("ddp", "zero", "fsdp", "hsdp", "tp", "tp-fsdp")
 FACTORS: dict[str, tuple[str, ...]] = {  # of each at most one piece; all of one kind exclude each other
-    "step": ("evaluation", "accumulation"),
+    "step": ("evaluation", "accumulation", "micro-steps"),
     "compute": ("checkpointing", "amp"),
     "copy": ("ema",),
     "weights": ("tied", "frozen"),
@@ -23,7 +23,7 @@ SHARDED = ("fsdp", "hsdp", "tp", "tp-fsdp")
 IMPOSSIBLE: dict[frozenset[str], str] = {  # torch itself cannot do these
     frozenset({"lbfgs", "zero"}): "each rank's part calls the closure as often as it likes: the collectives in it do not meet",
     frozenset({"lbfgs", "amp"}): "GradScaler takes no closure",
-    frozenset({"lbfgs", "accumulation"}): "the closure is the whole step",
+    **{frozenset({"lbfgs", each}): "the closure is the whole step" for each in ("accumulation", "micro-steps")},
     frozenset({"lbfgs", "group-added"}): "LBFGS has one parameter group",
     **{frozenset({"adafactor", each}): "no sharding rule for the norms that Adafactor takes of a DTensor" for each in SHARDED},
     **{

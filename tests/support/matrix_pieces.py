@@ -175,7 +175,8 @@ class Script:
             main.add_param_group({"params": list(self.net.late.parameters()), "lr": 1e-3})
 
     def step_open(self, step: int) -> float:
-        for optimizer in self.optimizers.values():
+        first, last = ("micro-steps" not in self.pieces or step % 2 == each for each in (0, 1))  # of those of one update
+        for optimizer in self.optimizers.values() if first else ():
             optimizer.zero_grad()
         micros = 2 if "accumulation" in self.pieces else 1
         total = 0.0
@@ -185,6 +186,8 @@ class Script:
                 torch.autograd.backward(self.scaler.scale(loss) if self.scaler is not None else loss)
             total += loss.item()
         self.reduce_by_hand()
+        if not last:
+            return total
         for optimizer in self.optimizers.values():
             if self.scaler is not None:
                 self.scaler.step(optimizer)
