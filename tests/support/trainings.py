@@ -449,6 +449,26 @@ class InTurns(Training):
         return loss.item()
 
 
+class SharingInTurns(Training):
+    """Two optimizers that take turns share a layer: the second one uses what both steps have summed up."""
+
+    def make_optimizers(self) -> dict[str, Optimizer]:
+        every = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        return {"every": every, "some": torch.optim.SGD(self.model.get_submodule("2").parameters(), lr=0.1)}
+
+    def step(self, step: int) -> float:
+        self.state.step_begins()
+        loss = self.loss(step)
+        torch.autograd.backward(loss)
+        if self.stepping:
+            optimizer = self.optimizers[("every", "some")[step % 2]]
+            self.state.optimizer_steps(optimizer)
+            optimizer.step()
+            if step % 2:
+                self.model.zero_grad()
+        return loss.item()
+
+
 class _Odd(nn.Module):
     """Tensors whose memory is not one element after the other, and of unusual types. Sums over another layout differ."""
 
@@ -530,5 +550,5 @@ KINDS: tuple[Callable[[], Training], ...] = (
     Training, BatchNorm, BufferReplaced, BufferGrows, ParameterAdded, Unfreezing, GroupAdded, DataAssigned, DataAverage,
     TensorRate, NumpyRate, Masters, TextKeys, OwnStateDict, Lbfgs, Adafactor, TwoOptimizers, Tied, AveragedModel,
     OwnGenerators, ExtraState, EvalMode, ChannelsLast, MilestonesInACounter, MicroSteps, MicroStepsOfMasters, InTurns,
-    OddTensors, Fsdp, FsdpGathered, FsdpKept, FsdpMicroSteps,
+    SharingInTurns, OddTensors, Fsdp, FsdpGathered, FsdpKept, FsdpMicroSteps,
 )  # fmt: skip

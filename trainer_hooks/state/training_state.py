@@ -185,16 +185,18 @@ class TrainingState:
     def _unused_gradients(self) -> tuple[str, ...]:
         """Returns the names of the parameters that have them."""
         stepped = set(map(id, self._stepped))
-        if all(id(optimizer) in stepped for optimizer in self._own_optimizers):
+        waiting = [optimizer for optimizer in self._own_optimizers if id(optimizer) not in stepped]
+        if not waiting:
             return ()
-        now = self._inventory()
-        used = {id(each) for optimizer in self._stepped for each in parameters_of(optimizer)}
+        wanted = {id(each) for optimizer in waiting for each in parameters_of(optimizer)}
         owned = {id(each) for optimizer in self._own_optimizers for each in parameters_of(optimizer)}
+        now = self._inventory()
         return tuple(
             now.names.of(tensor)
             for path, tensor in now.tensors.items()
-            if path.startswith(PARAMETER) and tensor.grad is not None and id(tensor) not in used
-            if id(tensor) in owned or not used  # else it is in no optimizer: it has lent its gradient to one that stepped
+            if path.startswith(PARAMETER) and tensor.grad is not None
+            # one that is in no optimizer lends its gradient to one that is: used, where any has stepped
+            if id(tensor) in wanted or not (stepped or id(tensor) in owned)
         )
 
     def _gradients_wait(self, names: tuple[str, ...]) -> None:
