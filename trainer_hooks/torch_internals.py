@@ -65,6 +65,7 @@ USED = (
     "torch.distributed.fsdp.FSDPModule._get_fsdp_state",
     "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam:_module_info",
     "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam:_unsharded_param",
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup:_partial_reduce_output",
     "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup._to_sharded",
     "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState:_fsdp_param_group",
     "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState:_is_root",

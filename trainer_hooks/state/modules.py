@@ -103,6 +103,7 @@ def drop_gathered(modules: Iterable[nn.Module]) -> None:
                 state._reset_iter_state()  # also what a step that has raised has left half done
     for group in _parameter_groups(modules):
         group._to_sharded()
+        group._partial_reduce_output = None
         for record in group.fsdp_params:
             record.unsharded_accumulated_grad = None
             if hasattr(record, "_unsharded_param"):
@@ -115,26 +116,39 @@ def unreduced(modules: Mapping[str, nn.Module]) -> Iterator[str]:
     for group in _parameter_groups(modules.values()):
         for record in group.fsdp_params:
             whole = getattr(record, "_unsharded_param", None)
-            if record.unsharded_accumulated_grad is not None or (whole is not None and whole.grad is not None):
+            kept = group._partial_reduce_output, record.unsharded_accumulated_grad, getattr(whole, "grad", None)
+            if any(each is not None for each in kept):
                 yield f"{paths[id(record._module_info.module)]}.{record._module_info.param_name}"
 
 
 def conditions(modules: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """Returns what decides how these modules compute next and lies in no state_dict: which of them train ("1"), and whether the
-    next forward of each DistributedDataParallel begins with a broadcast of buffers.
+    """Returns what decides how these modules compute next and lies in no state_dict: which of them train ("1"), whether the next
+    forward of each DistributedDataParallel begins with a broadcast of buffers, and whether FSDP2 and it sum gradients.
     """
     return {
         "training": "".join("1" if module.training else "0" for module in modules.values()),
-        "broadcasts": [each.require_forward_param_sync for each in modules.values() if isinstance(each, DistributedDataParallel)],
+        "broadcasts": [each.require_forward_param_sync for each in _replicated(modules)],
+        "sums": [
+            *(each.require_backward_grad_sync for each in _replicated(modules)),
+            *(flag for group in _parameter_groups(modules.values()) for flag in (group.reduce_grads, group.all_reduce_grads)),
+        ],
     }
 
 
 def restore_conditions(modules: Mapping[str, nn.Module], saved: Mapping[str, Any]) -> None:
     for module, training in zip(modules.values(), saved["training"], strict=True):
         module.training = training == "1"
-    replicated = [each for each in modules.values() if isinstance(each, DistributedDataParallel)]
-    for each, broadcasts in zip(replicated, saved["broadcasts"], strict=True):
+    for each, broadcasts in zip(_replicated(modules), saved["broadcasts"], strict=True):
         each.require_forward_param_sync = broadcasts
+    sums = iter(saved["sums"])
+    for each in _replicated(modules):
+        each.require_backward_grad_sync = next(sums)
+    for group in _parameter_groups(modules.values()):
+        group.reduce_grads, group.all_reduce_grads = next(sums), next(sums)
+
+
+def _replicated(modules: Mapping[str, nn.Module]) -> list[DistributedDataParallel]:
+    return [each for each in modules.values() if isinstance(each, DistributedDataParallel)]
 
 
 def _parameter_groups(modules: Iterable[nn.Module]) -> Iterator[Any]:

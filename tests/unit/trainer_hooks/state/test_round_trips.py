@@ -163,6 +163,16 @@ def test_gradients_that_wait_to_be_summed_are_named() -> None:
     assert "model.0.weight: its gradient waits" in training.state.capture_meta()[GAPS][0]
 
 
+def test_a_step_that_was_cut_off_between_two_batches_leaves_nothing_behind() -> None:
+    """It had switched the summing of gradients off, and kept what the first batch gave."""
+    training, snapshot, expected = reached(Fsdp, 2)
+    training.model.set_requires_gradient_sync(False)  # type: ignore[operator]
+    torch.autograd.backward(training.loss(2))
+    training.state.zero_gradients()
+    snapshot.restore(training.state)
+    assert finish(training, 2) == expected
+
+
 def test_the_list_of_what_is_held_is_kept_while_it_is_true() -> None:
     training = Training()
     advance(training, 0, 2)
