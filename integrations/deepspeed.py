@@ -44,7 +44,7 @@ def protect(engine: Any, *, extra: Mapping[str, Extra] | None = None, strict: bo
     if (refused := _refused(engine)) is not None:
         run.refuse(refused)
     inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
-    own: dict[str, Extra] = {"deepspeed": _EngineState(engine)}
+    own: dict[str, Extra] = {"deepspeed": EngineState(engine)}
     scheduler = engine.lr_scheduler
     if scheduler is not None:
         own["scheduler"] = scheduler
@@ -71,7 +71,7 @@ class UnfinishedStep:
     """Stands for gradients that wait in the engine for the rest of their optimizer step. train_step must make all of it."""
 
 
-class _EngineState:
+class EngineState:
     """What the engine and the optimizer that it has made know beside tensors."""
 
     def __init__(self, engine: Any) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,12 @@ from example_jobs import KILLS, Example, assert_one_recovery, run
 from launching import Launcher, launching
 from training import ROOT, Training, finished
 
-pytest.importorskip("deepspeed")
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.timeout(500),
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs the extra `deepspeed`"),
+]
 
 SIZES = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2")
 WAYS = {
@@ -78,7 +83,17 @@ def test_under_torchrun(whole: Training, way: str, tmp_path: Path) -> None:
     example(*WAYS[way]).under_torchrun(tmp_path).assert_same_as(whole)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_without_hooks(launcher: Launcher, whole: Training, way: str) -> None:
+    example(*WAYS[way]).without_hooks(launcher).assert_same_as(whole)
+
+
 def test_zero3_is_refused(launcher: Launcher) -> None:
     outcome = example("--stage", "3").start(launcher).wait()
     assert outcome.exit_code == 2
     assert "ZeRO-3 cannot be protected" in outcome.err
+
+
+@pytest.mark.parametrize("stage", ["1", "2"])
+def test_a_step_that_was_broken_off_leaves_nothing(tmp_path: Path, stage: str) -> None:
+    run((sys.executable, str(ROOT / "tests" / "support" / "deepspeed_broken_step.py"), stage), tmp_path, dict(os.environ))

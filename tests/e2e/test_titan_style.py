@@ -85,3 +85,8 @@ def test_started_again_from_disk(launcher: Launcher, titan: Training, tmp_path: 
 @long
 def test_under_torchrun(titan: Training, tmp_path: Path) -> None:
     TITAN.under_torchrun(tmp_path).assert_same_as(titan)
+
+
+@long
+def test_without_hooks(launcher: Launcher, titan: Training) -> None:
+    TITAN.without_hooks(launcher).assert_same_as(titan)

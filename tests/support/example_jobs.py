@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launching import Job, Launcher, until
-from training import Training, finished
+from training import Training, finished, lines
 
 NODES = ("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json")
 KILLS = {"kill-node": "kill-node:1@12", "kill-rank": "kill-rank:1@12"}
@@ -33,10 +33,17 @@ class Example:
     def start(self, launcher: Launcher, *options: str) -> Job:
         return launcher.start(*NODES, *options, *self.words())
 
+    def without_hooks(self, launcher: Launcher) -> Training:
+        """Returns what it leaves when its hooks find no job (unhooked.py)."""
+        job = launcher.start(*NODES, str(Path(__file__).with_name("unhooked.py")), *self.words())
+        unhooked = finished(job)
+        assert "hooked" not in [event["event"] for event in job.events()]
+        return unhooked
+
     def drained(self, launcher: Launcher) -> Training:
         """Returns what a job leaves whose second node is drained under way."""
         job = self.start(launcher, *SLOWLY)
-        until(lambda: len(_lines(job.folder / "losses")) > 4, 100, "some steps are done")
+        until(lambda: len(lines(job.folder / "losses")) > 4, 100, "some steps are done")
         asked = job.ask("drain", "node1")
         assert asked.returncode == 0, asked.stderr
         return finished(job)
@@ -48,8 +55,8 @@ class Example:
         assert ended.wait().exit_code == 1
         again = finished(job := self.start(launcher, *disk))
         assert [int(each["step"]) >= 4 for each in job.events() if each["event"] == "checkpoint_found"] == [True]
-        assert _lines(ended.folder / "losses") | _lines(again.losses) == _lines(reference.losses)
-        assert _lines(again.digests) == _lines(reference.digests)
+        assert lines(ended.folder / "losses") | lines(again.losses) == lines(reference.losses)
+        assert lines(again.digests) == lines(reference.digests)
 
     def under_torchrun(self, folder: Path) -> Training:
         """Returns what it leaves under torchrun."""
@@ -70,8 +77,3 @@ def assert_one_recovery(training: Training) -> None:
     assert recovery["survivors_kept_processes"]
     assert recovery["steps_reexecuted"] <= 2
     assert training.summary["committed_steps_lost"] == 0
-
-
-def _lines(path: Path) -> set[str]:
-    """Returns the different lines of a file: what was written twice must have been written the same."""
-    return set(path.read_text().splitlines()) if path.exists() else set()
