@@ -11,7 +11,7 @@ from launching import Job, Launcher, launching
 from training import ROOT, Training, finished
 
 pytest.importorskip("accelerate")
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SUPPORT = ROOT / "tests" / "support"
 NODES = ("--standalone", "--nnodes", "2", "--summary-json", "summary.json")
@@ -46,7 +46,6 @@ def test_around(launcher: Launcher, unbroken: Training) -> None:
     broken.assert_same_as(unbroken)
 
 
-@pytest.mark.long
 def test_within(launcher: Launcher, unbroken: Training) -> None:
     """Each rank is an accelerate launch, whose child is the script."""
     theirs = str(Path(sys.executable).with_name("accelerate"))
