@@ -26,6 +26,12 @@ class OnExhausted(StrEnum):
     ABORT = "abort"  # no spare left: end the job, exit 1
 
 
+class Readiness(StrEnum):
+    COLD = "cold"  # a spare has imported torch, no more
+    WARM = "warm"  # it has run the script up to join(), once for each rank of a node
+    HOT = "hot"  # it has also built and rehearsed a node's ranks, beside those that play them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
     """One failure to inject: `--inject KIND:TARGET@STEP`. step NO_STEP: immediately."""
@@ -100,6 +106,7 @@ class JobConfig:
     hang_timeout_s: float | None = None  # no rank's step advances for so long; None: learned from the steps, at least 30 s
     failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failures/failure_rules.toml)
     on_exhausted: OnExhausted = OnExhausted.WAIT
+    spare_readiness: Readiness = Readiness.WARM
     max_restarts: int = 0  # scripts without hooks: restarts of all workers
     max_recoveries_without_progress: int = 5
     broken_collective_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
@@ -160,6 +167,7 @@ def from_json(text: str) -> JobConfig:
         fields[name] = tuple(fields[name])
     fields["entry"] = Entry(fields["entry"])
     fields["on_exhausted"] = OnExhausted(fields["on_exhausted"])
+    fields["spare_readiness"] = Readiness(fields["spare_readiness"])
     fields["injections"] = tuple(Injection(**injection) for injection in fields["injections"])
     return JobConfig(**fields)
 

@@ -54,10 +54,11 @@ from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection import checkpoints, corruption, host_pressure
 from deadpool.supervisor.protection.protection import protection_changed
 from deadpool.supervisor.recovery import drained_ranks, drill, hot_spares, protocol
-from deadpool.supervisor.recovery.drain import drain_requested, settle
+from deadpool.supervisor.recovery.drain import drain_requested
 from deadpool.supervisor.recovery.fresh_start import ranks_begun, start_job
 from deadpool.supervisor.recovery.orders import warm_up
 from deadpool.supervisor.recovery.planning import plan_if_ready
+from deadpool.supervisor.recovery.ready_spares import settle
 from deadpool.supervisor.recovery.running import finish_if_done
 
 _STAGE_OF_MESSAGE: dict[type[object], Stage] = {

@@ -12,7 +12,7 @@ import click
 from deadpool.cli.options import torchrun
 from deadpool.cli.options.setting import Setting
 from deadpool.cli.options.types import RulesFile, host_names, path_text, seconds, whole_number
-from deadpool.proto.config import OnExhausted
+from deadpool.proto.config import OnExhausted, Readiness
 
 _SECONDS: dict[str, Any] = {"type": seconds(), "metavar": "SECONDS", "unit": "s"}
 _NUMBER: dict[str, Any] = {"type": whole_number(), "metavar": "N"}
@@ -48,6 +48,10 @@ FAILURES_AND_TIMEOUTS = (
                  "size in memory and in network traffic every step."),
     Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
             help="A node died and no spare is left: wait for one, or end the job."),
+    Setting(field="spare_readiness", name="spare-readiness", type=click.Choice([each.value for each in Readiness]),
+            help="How far a spare is before it is needed. cold: it has imported torch. warm: it has run the script up to join(). "
+                 "hot: it has also built and rehearsed the ranks of the node that is likeliest to fail, which then waits for no "
+                 "construction. Costs the memory of those ranks, and the script runs beside itself: see docs/guarantees.md."),
     Setting(field="verify_every", name="verify-every", **_STEPS,
             help="Every N steps, compare replicated state across its holders; a rank whose bytes differ is replaced and all go "
                  "back to the last state that was the same. 0: never. Smaller finds silent corruption sooner and costs more."),

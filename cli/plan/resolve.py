@@ -15,7 +15,7 @@ from deadpool.cli.plan.options import LaunchOptions
 from deadpool.cli.plan.plan import ByHand, InAllocation, LaunchPlan, OverSsh, Standalone, Way
 from deadpool.deploy.slurm.allocation import Seats, allocation_of, seats
 from deadpool.host.errors import ConfigError
-from deadpool.proto.config import Entry, JobConfig, OnExhausted, parse_injection
+from deadpool.proto.config import Entry, JobConfig, OnExhausted, Readiness, parse_injection
 
 
 def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPlan:
@@ -41,6 +41,7 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
         start_method="forkserver" if options.job["start_method"] == "fork" else options.job["start_method"],
         signals=_signals(options, way),
         on_exhausted=OnExhausted(options.job["on_exhausted"]),
+        spare_readiness=Readiness(options.job["spare_readiness"]),
         standalone=isinstance(way, Standalone),
         together=isinstance(way, OverSsh | InAllocation),
         injections=tuple(parse_injection(text, number) for number, text in enumerate(options.job["injections"], 1)),
@@ -146,8 +147,8 @@ def _port(options: LaunchOptions, way: Way) -> int | None:
 
 def _taken_as_they_are(options: LaunchOptions) -> dict[str, Any]:
     settled = {
-        "job_id", "nnodes", "spares", "nproc_per_node", "start_method", "signals", "on_exhausted", "injections",
-        "log_dir", "journal", "checkpoint_dir", "resume",
+        "job_id", "nnodes", "spares", "nproc_per_node", "start_method", "signals", "on_exhausted", "spare_readiness",
+        "injections", "log_dir", "journal", "checkpoint_dir", "resume",
     }  # fmt: skip
     return {field.name: options.job[field.name] for field in fields(JobConfig) if field.name in options.job.keys() - settled}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from deadpool.proto.config import Readiness
 from deadpool.proto.messages import Heartbeat, Reading
 from deadpool.supervisor.failures.classify import unhealthy
 from deadpool.supervisor.failures.rules import rules_of
@@ -26,10 +27,14 @@ def hello_read(state: JobState, node_id: str, readings: Sequence[Reading]) -> No
 
 def _read(state: JobState, node_id: str, own: dict[str, float], readings: Sequence[Reading]) -> None:
     state.failures.readings[node_id] = own | {each.name: each.value for each in readings}
-    if state.roster.nodes[node_id].role is not NodeRole.SPARE or state.phase is Phase.ASSEMBLE:
+    spare = state.roster.nodes[node_id].role is NodeRole.SPARE and state.phase is not Phase.ASSEMBLE
+    if not spare and state.config.spare_readiness is not Readiness.HOT:
         return  # a member's next failure is judged by them
     found = unhealthy(rules_of(state.config.failure_rules), state.failures.readings[node_id])
-    if found is not None:
+    state.failures.unwell.discard(node_id)
+    if found is not None and not spare:
+        state.failures.unwell.add(node_id)
+    elif found is not None:
         rule, why = found
         state.roster.vacate(node_id, NodeRole.FAULTY)
         state.note("node_faulty", node=node_id, cause=why, rule=rule)

@@ -70,6 +70,7 @@ class RecoveryState:
     until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation. `fruitless`: recoveries since the
     last new commit; `fruitful_step`: the newest commit when it was last set back. `restarts`: of an unhooked job.
     `store`: the newest one that the job has had. `hot`: by spare. `swaps`: by the node whose ranks are to move.
+    `not_hot`: spares that have failed to get so, and are not asked again.
     """
 
     attempt: RecoveryAttempt | None = None
@@ -86,6 +87,7 @@ class RecoveryState:
     store: StoreOpened | None = None
     hot: dict[str, HotSpare] = field(default_factory=dict)
     swaps: dict[str, Swap] = field(default_factory=dict)
+    not_hot: set[str] = field(default_factory=set)
 
     def branch(self, *, generation: int, resume_step: int) -> None:
         """States after S_resume_step of generations before this one are of a dead branch."""
@@ -96,6 +98,7 @@ class RecoveryState:
 class FailureState:
     """What failures are judged by. `readings`: of each node, from its last heartbeat.
 
+    `unwell`: nodes with ranks whose readings would keep a spare from getting any (known where spares are kept hot).
     `exits_expected`: until when each rank is waited for that is about to exit; no broken collective is acted on before.
     `inquiry`: the steps do not advance. `leavers`: in this generation, by rank.
     """
@@ -103,6 +106,7 @@ class FailureState:
     earlier: list[EarlierFailure] = field(default_factory=list)
     errors: list[ErrorMark] = field(default_factory=list)
     readings: dict[str, dict[str, float]] = field(default_factory=dict)
+    unwell: set[str] = field(default_factory=set)
     broken_collective: BrokenCollective | None = None
     exits_expected: dict[int, float] = field(default_factory=dict)
     inquiry: Inquiry | None = None

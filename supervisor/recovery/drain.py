@@ -6,6 +6,7 @@ successors get it; then they end. The node serves its vault on, gets no ranks, a
 the new generation has committed a step.
 """
 
+from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.model.commands import Answer
 from deadpool.supervisor.model.events import DrainRequested
 from deadpool.supervisor.model.hot import Swap
@@ -45,7 +46,6 @@ def _drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
         return error
     if seated:
         state.recovery.swaps[node.node_id] = Swap(reason=reason)
-        settle(state, now_s=now_s)
     elif moves:
         protocol.recover(state, drained_ranks.move(state, node.node_id, reason, now_s=now_s), now_s=now_s)
     else:
@@ -53,18 +53,9 @@ def _drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
     return ""
 
 
-def settle(state: JobState, *, now_s: float) -> None:
-    """After each event: planned swaps go on, and a spare that is hot for nothing any more is let go."""
-    recovery, roster = state.recovery, state.roster
-    if state.phase is Phase.END:
-        recovery.hot.clear()
-        recovery.swaps.clear()
-    for node_id in [each for each in recovery.swaps if each not in roster.seats]:
-        del recovery.swaps[node_id]  # it has no ranks any more, for whatever reason
-    wanted = {roster.seats.index(node_id) for node_id in recovery.swaps}
-    for node_id, hot in list(recovery.hot.items()):
-        if roster.nodes[node_id].role is not NodeRole.SPARE or hot.seat not in wanted:
-            hot_spares.let_go(state, node_id)
+def swaps_go_on(state: JobState, *, now_s: float) -> None:
+    """Planned swaps whose spare is hot take place, one after the other; a spare is found for the others."""
+    recovery = state.recovery
     for node_id in list(recovery.swaps):
         if state.phase is Phase.RUN:
             _go_on(state, node_id, now_s=now_s)
@@ -80,6 +71,8 @@ def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
             del recovery.swaps[node_id]
             protocol.recover(state, drained_ranks.move(state, node_id, swap.reason, now_s=now_s), now_s=now_s)
         return
+    if state.progress.commit_step == NO_STEP and not state.protection.unprotected:
+        return  # soon there is something from which a joiner learns what its rank has seen
     spare, why = _free_spare(state, swap)
     if spare is not None:
         hot_spares.begin(state, spare, seat, now_s=now_s)
@@ -90,8 +83,12 @@ def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
 
 def _free_spare(state: JobState, swap: Swap) -> tuple[str | None, str]:
     """Returns (a spare that no other swap waits for, why), or (None, why there is none)."""
-    busy = state.recovery.hot.keys() | swap.failed.keys()
-    spare, why = choose_spare({node_id: node for node_id, node in state.roster.nodes.items() if node_id not in busy})
+    recovery, roster = state.recovery, state.roster
+    seats = {roster.seats.index(node_id) for node_id in recovery.swaps}
+    hot = {node_id: spare.seat for node_id, spare in recovery.hot.items()}
+    busy = swap.failed.keys() | {node_id for node_id, seat in hot.items() if seat in seats}
+    free = {node_id: node for node_id, node in roster.nodes.items() if node_id not in busy}
+    spare, why = choose_spare(free, hot=hot)
     reasons = [f"{node_id}: {reason}" for node_id, reason in swap.failed.items()]
     return spare, "; ".join([*reasons, why])
 
@@ -118,7 +115,6 @@ def _obstacle(state: JobState, node: Node, *, seated: bool) -> str:
 def _undo(state: JobState, node: Node, now_s: float) -> str:
     if state.recovery.swaps.pop(node.node_id, None) is not None:  # nothing has moved yet
         state.note("drain_undone", node=node.node_id, reason="asked for")
-        settle(state, now_s=now_s)
         return ""
     if node.role is not NodeRole.DRAINED:
         return f"{node.node_id} is not drained: it is a {node.role}"

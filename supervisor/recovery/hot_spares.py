@@ -66,4 +66,5 @@ def failed(state: JobState, node_id: str, reason: str) -> None:
     swap = state.recovery.swaps.get(state.roster.seats[hot.seat] or "")
     if swap is not None:
         swap.failed[node_id] = reason
+    state.recovery.not_hot.add(node_id)
     let_go(state, node_id)

@@ -1,5 +1,6 @@
 """What nodes are ordered while a generation is brought up, in whichever way. Over JobState."""
 
+from deadpool.proto.config import Readiness
 from deadpool.proto.messages import Assign, KillRanks, OpenStore, Placement, WarmUp
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.state import JobState
@@ -77,10 +78,11 @@ def assignment(state: JobState, placements: tuple[Placement, ...], *, hot: bool 
 
 
 def warm_up(state: JobState, node_id: str) -> None:
-    """Members keep one stand-in, spares one for each rank they may get. Only a job with hooks has any."""
-    role = state.roster.nodes[node_id].role
+    """Has the node keep as many stand-ins as it should. Only a job with hooks has any."""
+    role, config = state.roster.nodes[node_id].role, state.config
     if state.hooked and role in (NodeRole.MEMBER, NodeRole.SPARE):
-        state.send(node_id, WarmUp(standins=1 if role is NodeRole.MEMBER else state.config.nproc_per_node))
+        spares = {Readiness.COLD: 0, Readiness.WARM: config.nproc_per_node, Readiness.HOT: 2 * config.nproc_per_node}
+        state.send(node_id, WarmUp(standins=1 if role is NodeRole.MEMBER else spares[config.spare_readiness]))
 
 
 def send_injections(state: JobState) -> None:

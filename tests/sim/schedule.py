@@ -9,7 +9,7 @@ from sim.truth import Truth
 from sim.world import World
 from supervising import too_often
 
-from deadpool.proto.config import JobConfig, OnExhausted
+from deadpool.proto.config import JobConfig, OnExhausted, Readiness
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.phase import Phase
@@ -52,6 +52,7 @@ class Run:
             verify_every=shape.choice([0, 1]),
             checkpoint_every=shape.choice([0, 0, 2]),
             checkpoint_dir="shared",
+            spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
         )
         self.until = shape.randint(4, 10)
         self.truth = Truth(self.config.world_size, seed)

@@ -73,8 +73,7 @@ class Scene:
         """Returns why not, "" when it was accepted."""
         event_id = self._next_id()
         self._do(DrainRequested(event_id=event_id, node=node, reason="", undo=undo))
-        answer = self.commands[-1]
-        assert isinstance(answer, Answer)
+        answer = next(each for each in reversed(self.commands) if isinstance(each, Answer))
         assert answer.event_id == event_id
         return answer.error
 

@@ -16,6 +16,7 @@ from deadpool.proto.config import (
     JobConfig,
     Keeping,
     OnExhausted,
+    Readiness,
     from_json,
     keeping_from_json,
     keeping_to_json,
@@ -58,7 +59,7 @@ def test_enums_come_back_as_enums() -> None:
     config = from_json(
         to_json(JobConfig(job_id="j", nnodes=2, nproc_per_node=3, command=("t.py",), python="python", log_dir="/l"))
     )
-    assert (type(config.entry), type(config.on_exhausted)) == (Entry, OnExhausted)
+    assert (type(config.entry), type(config.on_exhausted), type(config.spare_readiness)) == (Entry, OnExhausted, Readiness)
     assert config.world_size == 6
 
 

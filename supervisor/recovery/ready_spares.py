@@ -1,0 +1,69 @@
+"""How ready each spare is, after every event. Over JobState.
+
+Planned swaps go on. With `--spare-readiness hot` spares are kept hot, each for another seat, so that so many spares cover so many
+seats: first those whose node has bad readings, then those whose node has failed before, then the others in their order.
+"""
+
+from deadpool.proto.config import Readiness
+from deadpool.proto.messages import NO_STEP
+from deadpool.supervisor.model.membership import NodeRole
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.recovery import hot_spares
+from deadpool.supervisor.recovery.drain import swaps_go_on
+
+
+def settle(state: JobState, *, now_s: float) -> None:
+    """What follows from the present state for spares and planned swaps; nothing, most of the time."""
+    recovery, roster = state.recovery, state.roster
+    keep_hot = state.config.spare_readiness is Readiness.HOT
+    if not (keep_hot or recovery.hot or recovery.swaps):
+        return
+    if state.phase is Phase.END:
+        recovery.hot.clear()
+        recovery.swaps.clear()
+    for node_id in [each for each in recovery.swaps if each not in roster.seats]:
+        del recovery.swaps[node_id]  # it has no ranks any more, for whatever reason
+    swapped = {roster.seats.index(node_id) for node_id in recovery.swaps}
+    for node_id, hot in list(recovery.hot.items()):
+        if roster.nodes[node_id].role is not NodeRole.SPARE or not (keep_hot or hot.seat in swapped):
+            hot_spares.let_go(state, node_id)
+    swaps_go_on(state, now_s=now_s)
+    if keep_hot and state.hooked and state.phase is Phase.RUN and state.progress.commit_step != NO_STEP:
+        _keep_hot(state, now_s=now_s)
+
+
+def _keep_hot(state: JobState, *, now_s: float) -> None:
+    recovery, roster = state.recovery, state.roster
+    spares = [node.node_id for node in roster.spares()]
+    recovery.not_hot &= set(spares)
+    free = [node_id for node_id in spares if node_id not in recovery.hot.keys() | recovery.not_hot]
+    if not (free or state.failures.unwell):
+        return
+    covered = {hot.seat for hot in recovery.hot.values()}
+    for seat in sorted(set(range(len(roster.seats))) - covered, key=lambda seat: _likelihood(state, seat)):
+        spare = free.pop(0) if free else _less_needed(state, seat)
+        if spare is None:
+            return
+        hot_spares.begin(state, spare, seat, now_s=now_s)
+
+
+def _less_needed(state: JobState, seat: int) -> str | None:
+    """Returns a spare that is hot for a healthy node's seat while this seat's node is not well; none is taken from a swap."""
+    if not _unwell(state, seat):
+        return None
+    for node_id, hot in state.recovery.hot.items():
+        if not _unwell(state, hot.seat) and state.roster.seats[hot.seat] not in state.recovery.swaps:
+            return node_id
+    return None
+
+
+def _likelihood(state: JobState, seat: int) -> tuple[bool, int, int]:
+    """Sorts the seats: the likeliest to become vacant first."""
+    holder = state.roster.seats[seat]
+    failed = sum(record.node == holder for record in state.recovery.records)
+    return not _unwell(state, seat), -failed, seat
+
+
+def _unwell(state: JobState, seat: int) -> bool:
+    return state.roster.seats[seat] in state.failures.unwell
