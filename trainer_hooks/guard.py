@@ -22,6 +22,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError, SnapshotError, UnavailableError
 from deadpool.proto.call_record import Head
 from deadpool.proto.messages import RankResumed
@@ -29,6 +30,7 @@ from deadpool.proto.vault.layout import Tables
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints.format import restore_tables
 from deadpool.trainer_hooks.checkpoints.resume import agree
+from deadpool.trainer_hooks.data.batches import BATCHES, FromLoader, batches_of
 from deadpool.trainer_hooks.ddp_reducers import DDP, DdpReducers
 from deadpool.trainer_hooks.drill.drill import DrilledRank
 from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Value
@@ -37,12 +39,16 @@ from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.protection.restore import restore_from
-from deadpool.trainer_hooks.protocol import RankPhase
+from deadpool.trainer_hooks.protocol import REHEARSALS, RankPhase
 from deadpool.trainer_hooks.recovery import Recovery
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state.training_state import TrainingState
+from deadpool.trainer_hooks.steps import Steps
 
 log = logging.getLogger(__name__)
+NOT_WITHOUT_REHEARSAL = (
+    "guard.steps(): a DDP of this training comes to sum its gradients in the recorded order only by steps: use rehearse=True"
+)
 
 
 class RankGuard:
@@ -106,10 +112,30 @@ class RankGuard:
             self._left()
             raise
 
-    def begin(self, *, start: int = 0, until: int) -> None:
+    def steps(
+        self,
+        loader: Any,
+        *,
+        until: int,
+        start: int = 0,
+        accumulate: int = 1,
+        epochs_apart: bool = False,
+        rehearse: bool = False,
+    ) -> Steps:
+        batches = batches_of(loader, accumulate, epochs_apart=epochs_apart)
+        if isinstance(batches, FromLoader):
+            self._state.extra = {**self._state.extra, BATCHES: batches}
+        return Steps(self, batches, start=start, until=until, rehearse=rehearse)
+
+    def begin(self, *, start: int = 0, until: int, rehearse: bool = True) -> None:
         if self._opened:
             raise ConfigError(ONE_LOOP)
         self._opened = True
+        if not rehearse:
+            self._member.attempts = REHEARSALS
+        if self._member.phase is RankPhase.REHEARSE and not rehearse:
+            self._recover()
+            return
         if self._member.phase is RankPhase.REHEARSE:
             self._rehearsing = True
             self.next_step = max(start, min(self._session.role.hint_step, until - 1))
@@ -118,7 +144,10 @@ class RankGuard:
         self.next_step = start
         with self._session.changed:
             self._member.begun(start)
-        if self._protection.first(StateId(generation=self._session.role.generation, step=start)) and start > 0:
+        if start > 0 and not rehearse and not self._settled:
+            self._session.refuse(NOT_WITHOUT_REHEARSAL)
+        is_protected = self._protection.first(StateId(generation=self._session.role.generation, step=start))
+        if is_protected and start > 0 and rehearse:
             self._rehearsing = True  # resumed from a file: without it DDP would sum in another order than before
             self._session.open().rehearse(True)
 
@@ -141,6 +170,33 @@ class RankGuard:
         self.next_step = max(0, step - 1)  # if it has to be attempted, for _leave()
         self._leave()
         return False
+
+    # ------------------------------------------------------------ the iterator form (steps.py)
+
+    @property
+    def live(self) -> bool:
+        return self._member.phase is RankPhase.RUN and not self._rehearsing
+
+    def ended(self) -> None:
+        self._body_ended()
+        self._leave_if_broken()
+
+    def given(self, batches: Any) -> bool:
+        self._drill.returned = batches
+        return self._member.phase is not RankPhase.BROKEN or not self._member.rehearsed
+
+    def left_in_step(self) -> None:
+        session = self._session
+        if self._rehearsing:
+            tell(f"deadpool: rank {session.rank} has left its step loop in a rehearsal, where nothing that it sees is real")
+            os._exit(1)
+        with session.changed:
+            session.carry_out([] if session.closed else self._member.left_in_step(self.next_step))
+        session.muted_call()
+
+    def script_failed(self, error: Exception) -> None:
+        if self._member.phase is RankPhase.RUN:
+            self._say_raised(error)
 
     # ------------------------------------------------------------ one attempt
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
+from deadpool.trainer_hooks.steps import Steps
 
 Value = TypeVar("Value")
 
@@ -51,7 +52,8 @@ class AttemptedBy(Protocol):
 class Guard(Protocol):
     """What `protect()` returns: the step loop of one training. All methods are for the main thread.
 
-    `run` is the loop; `begin`, `step` and `finish` are for a loop of the script's own (examples/own_loop.py):
+    `run` is the loop, or `steps`, whose loop body is the step; `begin`, `step` and `finish` are for a loop of the script's own
+    (examples/own_loop.py):
 
         guard.begin(until=1000)
         while True:
@@ -99,8 +101,51 @@ class Guard(Protocol):
         belongs to it. One loop holds all steps: ConfigError when it is entered a second time.
         """
 
-    def begin(self, *, start: int = 0, until: int) -> None:
-        """Enters the loop with S_start in the process. Returns once it is protected (a joiner: immediately)."""
+    def steps(
+        self,
+        loader: Any,
+        *,
+        until: int,
+        start: int = 0,
+        accumulate: int = 1,
+        epochs_apart: bool = False,
+        rehearse: bool = False,
+    ) -> Steps:
+        """Returns an iterator over (step, batch): the body of the loop is the step, and ends with the call for the next one.
+
+            for step, batch in guard.steps(loader, until=1000):
+                loss = loss_of(model, batch)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if guard.live:
+                    print(step, loss.item())
+
+        The body may hold anything. After a failure it runs again, with the same batch and random numbers; survivors come to its
+        end first, and what they see on the way is not real (`live`). A step that is done again is yielded again.
+
+        `loader`: a DataLoader, a StatefulDataLoader, something else that can be iterated again, a function from a batch's number
+        (from 0) to the batch, or None. It is iterated from epoch to epoch, with set_epoch where there is one; its place is part
+        of the state. What it draws from the global generators is drawn apart from the training: from a seed that depends on
+        their state in this call, on the epoch and on the number of the batch, in the loader's workers as well.
+
+        `accumulate`: batches for a step; with more than 1 `batch` is a list. `epochs_apart`: the last step of an epoch gets what
+        is left of it. `rehearse`: a joiner goes through the body twice, on values that are not real, before the others need it.
+        Pipelines must have it, compiled models want it; the body then must write and say nothing unless `live`.
+
+        Leaving the loop (break, return, an exception) leaves the step undone: the state to go on from is the one before it.
+        ConfigError: the loader is an iterator, or has no batch.
+        """
+
+    @property
+    def live(self) -> bool:
+        """Whether all that the script has seen in this step is real. False: the step will be discarded, values are made up."""
+
+    def begin(self, *, start: int = 0, until: int, rehearse: bool = True) -> None:
+        """Enters the loop with S_start in the process. Returns once it is protected (a joiner: immediately).
+
+        Without `rehearse` a joiner makes no attempts of its own, and returns only when it has the state.
+        """
 
     def step(self) -> Attempt:
         """Returns the context for one attempt of `next_step`. What follows it, up to the next one, is that step's loop body.

@@ -88,7 +88,7 @@ class Member:
         self.yielded = NO_STEP
         self.attempts = 0  # at a step, of this process, whatever came of them
         self.body_step = NO_STEP  # complete, and its loop body is not through
-        self.has_left = False  # its loop, in the body of a step
+        self.has_left = False  # its loop, in the body of a step or in the middle of one
         self.exiting = False
 
     @property
@@ -191,16 +191,29 @@ class Member:
         self.has_left = True
         return [RankFinished(generation=self.running, rank=self.rank, step=self.body_step + 1)]
 
-    def exits(self, error: str) -> list[Action]:
-        """The process is about to exit, its loop not done. Said once, and first: what follows breaks its peers' connections."""
-        if self.exiting or self.has_left or self.phase in (RankPhase.FINISHED, RankPhase.RELEASED):
+    def exits(self, error: str, *, raised: bool = False) -> list[Action]:
+        """The process is about to exit, its loop not done. Said once, and first: what follows breaks its peers' connections.
+
+        `raised`: by an exception in the middle of a step, though the loop was left by it.
+        """
+        if self.exiting or (self.has_left and not raised) or self.phase in (RankPhase.FINISHED, RankPhase.RELEASED):
             return []
         self.exiting = True
         return [RankRaised(generation=self.running, rank=self.rank, error=error)]
 
+    def left_in_step(self, step: int) -> list[Action]:
+        """The script has left the loop in the middle of a step (the iterator form): S_step is its last state."""
+        self.has_left = True
+        return [RankFinished(generation=self.running, rank=self.rank, step=step)] if self.phase is RankPhase.RUN else []
+
+    @property
+    def is_in_body(self) -> bool:
+        """Whether the script is where it cannot go back to a step from: a muted call must not return to it."""
+        return self.body_step != NO_STEP or self.has_left
+
     def outside(self) -> list[Action] | None:
         """A muted call is being made. Returns None when it may return, else what this process has to say while it does not."""
-        if self.body_step == NO_STEP or self.phase not in (RankPhase.BROKEN, RankPhase.OUTSIDE):
+        if not self.is_in_body or self.phase not in (RankPhase.BROKEN, RankPhase.OUTSIDE):
             return None
         if self.phase is RankPhase.OUTSIDE:
             return []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
@@ -21,6 +21,7 @@ from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
 from deadpool.host.limits import no_process_left, too_few_processes
 from deadpool.proto.config import keeping_from_json
+from deadpool.trainer_hooks.data.batches import batches_of
 from deadpool.trainer_hooks.guard import RankGuard
 from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Guard, Value
 from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
@@ -30,6 +31,7 @@ from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state.extras import Extra
 from deadpool.trainer_hooks.state.training_state import TrainingState
+from deadpool.trainer_hooks.steps import Steps
 from deadpool.trainer_hooks.torch_internals import HashStore, hide_from_dynamo
 from deadpool.trainer_hooks.warm.numa import bind_to_cpus, own_local_rank
 
@@ -163,11 +165,40 @@ class PlainGuard:
                 value = train_step(step)
             yield step, value
 
-    def begin(self, *, start: int = 0, until: int) -> None:
+    def steps(
+        self,
+        loader: Any,
+        *,
+        until: int,
+        start: int = 0,
+        accumulate: int = 1,
+        epochs_apart: bool = False,
+        rehearse: bool = False,
+    ) -> Steps:
+        batches = batches_of(loader, accumulate, epochs_apart=epochs_apart)
+        return Steps(self, batches, start=start, until=until, rehearse=rehearse)
+
+    def begin(self, *, start: int = 0, until: int, rehearse: bool = True) -> None:
         if self._opened:
             raise ConfigError(ONE_LOOP)
         self._opened = True
         self.next_step = start
+
+    @property
+    def live(self) -> bool:
+        return True
+
+    def ended(self) -> None:
+        pass
+
+    def given(self, batches: Any) -> bool:
+        return True
+
+    def left_in_step(self) -> None:
+        pass
+
+    def script_failed(self, error: Exception) -> None:
+        pass
 
     def step(self) -> Attempt:
         return Attempt(self, self.next_step)

@@ -19,7 +19,6 @@ from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import (
-    NO_STEP,
     DrillOver,
     InjectFailure,
     LaunchFailed,
@@ -182,13 +181,13 @@ class Session:
 
         There the script would take what it returns for real. The process waits to be replaced.
         """
-        if self.member.body_step == NO_STEP:
+        if not self.member.is_in_body:
             return
         with self.changed:
             actions = self.member.outside()
             if actions is None:
                 return
-            log.warning("the loop body of step %d needs ranks that are gone: it will run again", self.member.body_step)
+            log.warning("outside of a step, and ranks are gone: a fresh process takes this one's place")
             self.carry_out(actions)
             self.changed.wait_for(lambda: False)
 

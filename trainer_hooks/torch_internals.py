@@ -92,6 +92,7 @@ USED = (
     "torch.optim.Optimizer:_optimizer_step_post_hooks",
     "torch.optim.Optimizer:_optimizer_step_pre_hooks",
     "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+    "torch.utils.data.DataLoader:_iterator",
 )
 
 _GROUPS_PER_GENERATION = 1 << 20

@@ -132,6 +132,15 @@ def test_leaving_the_loop_in_a_body_keeps_the_state_safe_and_the_body_open(runni
     assert running.outside() == [replace(prepared(2), outside=True)]
 
 
+def test_a_script_that_leaves_in_the_middle_of_a_step_is_done_with_the_one_before_and_sees_nothing_muted(running: Member) -> None:
+    running.optimizer_began()
+    assert running.left_in_step(5) == [RankFinished(generation=1, rank=0, step=5)]
+    assert running.outside() is None  # its calls are live
+    running.quiesce(quiesce(2))
+    assert running.left_in_step(5) == []
+    assert running.outside() == [replace(prepared(2), outside=True)]
+
+
 def test_a_rehearsal_tells_nothing_of_what_the_script_has_had() -> None:
     joiner = Member(rank=0, generation=1, joiner=True)
     assert not joiner.had()
