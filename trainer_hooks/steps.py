@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from deadpool.trainer_hooks.data.batches import Batches
+from deadpool.trainer_hooks.data.batches import StepBatches
 
 
 class SteppedBy(Protocol):
@@ -40,7 +40,7 @@ class Steps:
     next one begins. So the script cannot see whether a step has ended, and what it does between two calls may be repeated.
     """
 
-    def __init__(self, guard: SteppedBy, batches: Batches, *, start: int, until: int, rehearse: bool) -> None:
+    def __init__(self, guard: SteppedBy, batches: StepBatches, *, start: int, until: int, rehearse: bool) -> None:
         self._guard, self._batches = guard, batches
         self._start, self._until, self._rehearse = start, until, rehearse
         self._begun = self._finished = self._left = False

@@ -18,7 +18,7 @@ STEPS_KEPT = 3  # a recovery goes back by one step or two; what lies further bac
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes)
 
 
-class Batches(Protocol):
+class StepBatches(Protocol):
     """What a step is given."""
 
     def of(self, step: int) -> Any:
@@ -212,7 +212,7 @@ class _Kept:
         return copied
 
 
-def batches_of(loader: Any, per_step: int, *, epochs_apart: bool = False) -> Batches:
+def batches_of(loader: Any, per_step: int, *, epochs_apart: bool = False) -> StepBatches:
     """Returns the batches of each step. ConfigError: not something that could give the same batches again."""
     if per_step < 1:
         raise ConfigError(f"guard.steps(accumulate={per_step}): a step takes 1 batch or more")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from deadpool.host.errors import ConfigError
-from deadpool.trainer_hooks.data.batches import STEPS_KEPT, Batches, FromLoader, batches_of
+from deadpool.trainer_hooks.data.batches import STEPS_KEPT, FromLoader, StepBatches, batches_of
 from deadpool.trainer_hooks.state import random_state
 
 pytestmark = [
@@ -111,7 +111,7 @@ class Process:
         torch.manual_seed(0)
         random.seed(0)
         numpy.random.seed(0)
-        self.batches: Batches = batches_of(make(), per_step)
+        self.batches: StepBatches = batches_of(make(), per_step)
 
     def state(self) -> Any:
         loader = self.batches.state_dict() if isinstance(self.batches, FromLoader) else None
