@@ -195,8 +195,9 @@ class RankGuard:
         session.muted_call()
 
     def script_failed(self, error: Exception) -> None:
-        if self._member.phase is RankPhase.RUN:
-            self._say_raised(error)
+        with self._session.changed:
+            if self._member.phase is RankPhase.RUN:
+                self._say_raised(error)
 
     # ------------------------------------------------------------ one attempt
 
@@ -259,7 +260,8 @@ class RankGuard:
 
     def _say_raised(self, error: Exception) -> None:
         """Before the process exits, which takes a while, and breaks its peers' connections on the way."""
-        self._session.carry_out(self._member.exits("".join(traceback.format_exception_only(error)).strip()))
+        text = "".join(traceback.format_exception_only(error)).strip()
+        self._session.carry_out(self._member.exits(text, raised=True))
 
     def _rehearsed(self) -> None:
         self._state.zero_gradients()

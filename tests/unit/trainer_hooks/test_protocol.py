@@ -136,9 +136,16 @@ def test_a_script_that_leaves_in_the_middle_of_a_step_is_done_with_the_one_befor
     running.optimizer_began()
     assert running.left_in_step(5) == [RankFinished(generation=1, rank=0, step=5)]
     assert running.outside() is None  # its calls are live
+    assert running.exits("SystemExit") == []
     running.quiesce(quiesce(2))
     assert running.left_in_step(5) == []
     assert running.outside() == [replace(prepared(2), outside=True)]
+
+
+def test_an_exception_that_has_left_the_loop_in_the_middle_of_a_step_is_said(running: Member) -> None:
+    running.left_in_step(5)
+    assert running.exits("ValueError", raised=True) == [RankRaised(generation=1, rank=0, error="ValueError")]
+    assert running.exits("ValueError") == []
 
 
 def test_a_rehearsal_tells_nothing_of_what_the_script_has_had() -> None:
