@@ -10,6 +10,7 @@ from training import ROOT, SMALL
 pytestmark = pytest.mark.e2e
 
 DRILLED = str(Path(__file__).parents[1] / "support" / "drilled.py")
+ITERATED = str(Path(__file__).parents[1] / "support" / "iterated.py")
 WAYS = ["in-place", "process", "spare", "checkpoint"]
 
 
@@ -21,10 +22,19 @@ def test_the_example_is_the_same_by_every_way(launcher: Launcher) -> None:
 
 
 def test_the_cause_of_a_difference_is_named(launcher: Launcher) -> None:
-    drilled = launcher.start(DRILLED, "generator", "attribute", program=DRILL).wait()
+    drilled = launcher.start(DRILLED, "generator", "iterator", "attribute", program=DRILL).wait()
     assert drilled.exit_code == 1, drilled.out + drilled.err
     assert "likely random generator source, which is not in the state: pass it in extra=" in drilled.out
+    assert "likely iterator numbers, which is not in the state: have the batches from guard.steps(loader, ...)" in drilled.out
     assert "likely attribute calls of module model, which is not in the state: register it as a buffer" in drilled.out
+
+
+@pytest.mark.long
+def test_the_iterator_form_is_the_same_by_every_way(launcher: Launcher) -> None:
+    """The place of its loader is in what is compared, and so are the batches."""
+    drilled = launcher.start("--json", ITERATED, "workers", "--steps", "9", program=DRILL).wait()
+    assert drilled.exit_code == 0, drilled.out + drilled.err
+    assert [(way["way"], way["outcome"]) for way in json.loads(drilled.out)["ways"]] == [(way, "same") for way in WAYS]
 
 
 @pytest.mark.long

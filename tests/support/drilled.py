@@ -1,6 +1,6 @@
 """A small training for the drill, with the faults that are named: things that its step depends on and that are in no state.
 
-drilled.py [generator] [attribute] [optimizer]
+drilled.py [generator] [iterator] [attribute] [optimizer]
 """
 
 import sys
@@ -8,6 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import deadpool
 
@@ -45,6 +46,7 @@ class Counting(torch.optim.SGD):
 model = Model()
 optimizer = Counting(model.parameters(), lr=0.1)
 source = torch.Generator().manual_seed(run.rank)
+numbers = iter(DataLoader(range(100)))  # type: ignore[arg-type]
 guard = run.protect(model=model, optimizer=optimizer)
 
 
@@ -52,6 +54,8 @@ def train_step(step: int) -> float:
     optimizer.zero_grad()
     generator = source if "generator" in FAULTS else torch.Generator().manual_seed(100 * step + run.rank)
     batch = torch.randn(8, 4, generator=generator)
+    if "iterator" in FAULTS:
+        batch = batch + next(numbers)
     loss = (model(batch) - batch.roll(1, 1)).square().mean()
     torch.autograd.backward(loss)
     for parameter in model.parameters():

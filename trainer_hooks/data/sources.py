@@ -4,9 +4,10 @@ What must not be done again where it can be helped is to make batches only to dr
 indices are skipped, a StatefulDataLoader is given its state, of others the batches are made and dropped.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -16,25 +17,29 @@ from deadpool.trainer_hooks.data.streams import drawn_apart, mixed, set_all
 from deadpool.trainer_hooks.data.workers import WorkerStreams
 
 
-class LoaderSource(Protocol):
+class LoaderSource(ABC):
     """A loader. Everything that it draws from the global generators depends on the seed, the epoch and the batch's number."""
 
+    @abstractmethod
     def begin(self, seed: int, epoch: int, taken: int, state: Any) -> Iterator[Any]:
         """Returns an iterator over the epoch whose next batch is number `taken`. `state`: what `state()` has said there, or None:
         nobody has, and `taken` is 0.
         """
 
+    @abstractmethod
     def forget(self) -> None:
         """The next epoch is not begun where another one has ended: nothing of an iterator that was made is used again."""
 
+    @abstractmethod
     def generators(self) -> list[torch.Generator]:
         """Returns the loader's own generators, which it draws from when an epoch begins."""
 
+    @abstractmethod
     def state(self) -> Any:
         """Returns a copy of what a new process has to know besides the number of batches; None where that is all."""
 
 
-class AnyIterable:
+class AnyIterable(LoaderSource):
     """Something that `iter()` begins: batches are made and dropped."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
@@ -59,7 +64,7 @@ class AnyIterable:
         return None
 
 
-class _OfDataLoader:
+class _OfDataLoader(LoaderSource):
     """What all DataLoaders have: workers, and generators."""
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
@@ -184,6 +189,8 @@ class StatefulLoader(_OfDataLoader):
 
 def source_of(loader: Any) -> LoaderSource:
     """Returns the loader as a source; ConfigError when nothing can make its batches again."""
+    if isinstance(loader, LoaderSource):
+        return loader
     if isinstance(loader, Iterator):
         raise ConfigError(
             f"guard.steps({type(loader).__name__}): this is an iterator, which cannot go back; pass what it was made of "

@@ -6,10 +6,11 @@ and one of these was not what it had been before the step, it is the likely caus
 
 import functools
 import inspect
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import torch
@@ -57,7 +58,9 @@ def _within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(value: Any) -> str:
-    return "random generator" if _generator_state(value) is not None else "variable"
+    if _generator_state(value) is not None:
+        return "random generator"
+    return "iterator" if isinstance(value, Iterator) else "variable"
 
 
 def _comparable(value: Any) -> Any:
@@ -66,11 +69,25 @@ def _comparable(value: Any) -> Any:
         return value
     if (state := _generator_state(value)) is not None:
         return state
+    if isinstance(value, Iterator):
+        return _place_of(value)
     if isinstance(value, list | tuple | set) and len(value) <= _ROW_MAX and all(isinstance(each, _PLAIN) for each in value):
         return sorted(map(repr, value)) if isinstance(value, set) else list(value)
     if isinstance(value, dict) and len(value) <= _ROW_MAX and all(isinstance(each, _PLAIN) for each in value.values()):
         return {str(key): each for key, each in value.items()}
     return None
+
+
+def _place_of(iterator: Iterator[Any], depth: int = 3) -> Any:
+    """Returns what tells how far an iterator is, None when nothing does. `depth`: of generators that run others."""
+    if isinstance(iterator, GeneratorType) and depth:
+        inside = {**inspect.getgeneratorlocals(iterator), "from": iterator.gi_yieldfrom}
+        places = {name: _place_of(each, depth - 1) for name, each in inside.items() if isinstance(each, Iterator)}
+        plain = {name: kept for name, each in inside.items() if name not in places and (kept := _comparable(each)) is not None}
+        return {"is": inspect.getgeneratorstate(iterator), **plain, **places}
+    yielded = getattr(iterator, "_num_yielded", None)  # of a DataLoader
+    left = operator.length_hint(iterator, -1)
+    return None if yielded is None and left < 0 else [yielded, left]
 
 
 def _generator_state(value: Any) -> Any:

@@ -7,6 +7,7 @@ from deadpool.trainer_hooks.drill.tables import Difference, Table, TablePart, di
 
 _SHOWN = 3
 _GENERATOR = "random generator "
+_ITERATOR = "iterator "
 _ATTRIBUTE = "attribute "
 SUSPECT = "; likely "  # before each suspect in a cause
 _UNSAID = " and {} more"
@@ -74,7 +75,7 @@ def _stepped(found: Sequence[Difference]) -> str:
     if _value_differs(found):
         return (
             "all state is the same before the step and what it returns differs: data or random numbers that depend on something "
-            "other than the step; pass the loader or the generator in extra="
+            "other than the step; have batches from guard.steps(loader, ...), pass generators in extra="
         )
     modules = _modules_of_buffers(items)
     if modules and len(items) == len(found):
@@ -104,13 +105,15 @@ def _suspects(loose: Sequence[str], *, value_differs: bool) -> Iterator[str]:
     of_optimizers = [name for name in said if name.startswith(_ATTRIBUTE) and " of module " not in name]
     others = [name for name in said if name not in of_optimizers]
     likely = (others or of_optimizers) if value_differs else (of_optimizers or others)
-    for name in sorted(likely, key=lambda name: not name.startswith(_GENERATOR)):
+    for name in sorted(likely, key=lambda name: not name.startswith((_GENERATOR, _ITERATOR))):
         yield f"{name}, which is not in the state: {_advice(name)}"
 
 
 def _advice(name: str) -> str:
     if name.startswith(_GENERATOR):
         return "pass it in extra=, or make it from the step's number"
+    if name.startswith(_ITERATOR):
+        return "have the batches from guard.steps(loader, ...), or make them from the step's number"
     if not name.startswith(_ATTRIBUTE):
         return "compute it from the step, or pass what holds it in extra="
     if " of module " in name:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy
 import torch
+from torch.utils.data import DataLoader
 
 from deadpool.host.errors import ConfigError
 
@@ -30,6 +31,11 @@ def stateful(extras: Mapping[str, Extra]) -> dict[str, Stateful]:
 def _stateful(name: str, extra: Extra) -> Stateful:
     if isinstance(extra, type):
         raise ConfigError(f"protect(extra={{{name!r}: ...}}): {extra.__name__} is a class; pass the object that was made of it")
+    if isinstance(extra, DataLoader):
+        raise ConfigError(
+            f"protect(extra={{{name!r}: ...}}): a {type(extra).__name__} goes back at its next iter() only, so an iterator would "
+            "be ahead; leave it out and write: for step, batch in guard.steps(loader, until=...)"
+        )
     if isinstance(extra, Stateful):
         return extra
     if isinstance(extra, torch.Generator):

@@ -1,13 +1,16 @@
 """Digests of states and values, and what is found beside the state."""
 
 import functools
+import itertools
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from deadpool.trainer_hooks.drill.digests import digest, leaves
 from deadpool.trainer_hooks.drill.loose import loose_of
@@ -90,3 +93,39 @@ def test_a_bound_step_reaches_its_own_object() -> None:
 
     assert loose_of({}, {}, Script().step)["variable self.seen"] == 1
     assert loose_of({}, {}, None) == {}
+
+
+def test_an_iterator_that_the_step_reaches_is_told_by_how_far_it_is() -> None:
+    loader: DataLoader[int] = DataLoader([1, 2, 3, 4])  # type: ignore[arg-type]
+
+    def forever() -> Iterator[object]:
+        while True:
+            yield from iter(loader)
+
+    def one_by_one() -> Iterator[object]:
+        for batch in loader:
+            yield [batch]
+
+    def count() -> Iterator[int]:
+        number = 0
+        while True:
+            number += 1
+            yield number
+
+    batches, numbers, values, endless, single = iter(loader), count(), iter([1, 2, 3]), forever(), one_by_one()
+
+    def train_step(step: int) -> None:
+        for each in (batches, numbers, values, endless, single):
+            next(each)
+
+    before = dict(leaves(loose_of({}, {}, train_step)))
+    assert loose_of({}, {}, train_step).keys() == {
+        f"iterator {name}" for name in ("batches", "numbers", "values", "endless", "single")
+    }
+    train_step(0)
+    once = dict(leaves(loose_of({}, {}, train_step)))
+    train_step(1)
+    twice = dict(leaves(loose_of({}, {}, train_step)))
+    for name in ("batches", "numbers", "values", "endless", "single"):
+        seen = [[(key, value) for key, value in each.items() if name in key] for each in (before, once, twice)]
+        assert all(one != other for one, other in itertools.combinations(seen, 2)), name
