@@ -48,7 +48,7 @@ def protect(
     DeepSpeed, FSDP or Megatron; a loader that was not prepared, or whose batches one rank reads for all (`dispatch_batches`).
     """
     run = joined()
-    if run is None or run.world_size != accelerator.num_processes:
+    if run.world_size != accelerator.num_processes:
         raise ConfigError("protect(accelerator, ...): call deadpool.join() before the Accelerator is made")
     if accelerator.distributed_type not in _KNOWN:
         raise ConfigError(f"protect(accelerator, ...): {accelerator.distributed_type} is not supported here; DDP is")

@@ -67,15 +67,10 @@ def join(*, timeout: timedelta | None = None) -> "Run":
     return _run
 
 
-<<<<<<< HEAD
 def joined() -> "Run":
     """Returns what join() has returned in this process. ConfigError: it was not called yet."""
     if _run is None:
         raise ConfigError("deadpool.join() was not called; call it before anything that communicates")
-=======
-def joined() -> "Run | None":
-    """Returns what join() has returned in this process; None when it was not called yet."""
->>>>>>> e1cadde (Accelerate: protect() and the loop over its prepared loader; loaders as extra are refused, iterators named by the drill)
     return _run
 
 
