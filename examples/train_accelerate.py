@@ -26,17 +26,17 @@ from torch.utils.data import DataLoader, Dataset
 import deadpool
 from deadpool.integrations.accelerate import protect
 
-CONTEXT, WINDOWS = 32, 96  # few windows: even a short run is several epochs
+CONTEXT, EXCERPTS = 32, 96  # few excerpts: even a short run is several epochs
 
 
-class Windows(Dataset[Tensor]):
+class Excerpts(Dataset[Tensor]):
     """Pieces of a text, CONTEXT + 1 bytes each: the inputs, and one more for the targets."""
 
     def __init__(self, text: Tensor) -> None:
         self.text = text
 
     def __len__(self) -> int:
-        return WINDOWS
+        return EXCERPTS
 
     def __getitem__(self, index: int) -> Tensor:
         return self.text[1000 * index : 1000 * index + CONTEXT + 1].long()
@@ -70,7 +70,7 @@ def main() -> None:
     model = GPT(layers=2, heads=2, width=32, context=CONTEXT, dropout=0.1, bf16=args.bf16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = LambdaLR(optimizer, learning_rate_curve(4, args.steps * accelerator.num_processes))
-    loader = DataLoader(Windows(text), batch_size=2, shuffle=True, num_workers=args.workers)
+    loader = DataLoader(Excerpts(text), batch_size=2, shuffle=True, num_workers=args.workers)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     torch.manual_seed(1 + accelerator.process_index)  # for dropout
     guard = protect(accelerator, model, optimizer, loader, scheduler)
