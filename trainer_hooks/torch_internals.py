@@ -70,6 +70,7 @@ USED = (
     "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState:_fsdp_param_group",
     "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState:_is_root",
     "torch.distributed.optim.ZeroRedundancyOptimizer._clear_cache",
+    "torch.distributed.pipelining.schedules._PipelineSchedule",
     "torch.distributed.tensor.DTensor._local_tensor",
     "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
     "torch.distributed.tensor.placement_types._StridedShard",

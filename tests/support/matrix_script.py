@@ -1,6 +1,7 @@
 """A cell of the matrix as a script of its own: `matrix_script.py PARALLELISM PIECES STEPS`, pieces with commas between them.
 
-Writes each rank's loss at every step to `losses` and the digest of all that it holds at the end to `digests`, a line each.
+Writes each rank's loss at every step to `losses`, with a digest of all tensors, and the digests of all that it holds at the end
+to `digests`, a line each.
 """
 
 import json
@@ -12,7 +13,8 @@ import torch.distributed as dist
 from matrix_pieces import Meshes, build
 
 import deadpool
-from deadpool.trainer_hooks.drill.digests import table_of
+from deadpool.trainer_hooks.drill.digests import digest, table_of
+from deadpool.trainer_hooks.drill.tables import Table
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
 _STEP_S = 0.05  # an injection waits for the middle of a step
@@ -25,6 +27,11 @@ def say(path: str, **row: object) -> None:
     os.close(fd)
 
 
+def tensors(table: Table) -> dict[str, str]:
+    """Returns the digests of all tensors but gradients: this script uses them in the step that makes them."""
+    return {key: each for key, each in table.items.items() if not key.startswith("gradient/")}
+
+
 def main() -> None:
     parallel, pieces, steps = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3])
     run = deadpool.join()
@@ -35,11 +42,12 @@ def main() -> None:
         time.sleep(_STEP_S)
         return training.script.step(step)
 
-    for step, loss in guard.run(train_step, until=steps):
-        say("losses", rank=run.rank, step=step, loss=loss.hex())
     state = TrainingState(models=training.models, optimizers=training.optimizers, extra=training.extra)
+    for step, loss in guard.run(train_step, until=steps):
+        say("losses", rank=run.rank, step=step, loss=loss.hex(), tensors=digest(tensors(table_of(state))))
     table = table_of(state)
-    say("digests", rank=run.rank, items=table.items, meta={key: each for key, each in table.meta.items() if "random" not in key})
+    meta = {key: each for key, each in table.meta.items() if "random" not in key}
+    say("digests", rank=run.rank, items=tensors(table), meta=meta)
     dist.destroy_process_group()
 
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.proto.vault.layout import Item
-from deadpool.trainer_hooks.state import coverage, optimizers, random_state
+from deadpool.trainer_hooks.state import coverage, optimizers, pipelines, random_state
 from deadpool.trainer_hooks.state.extras import Extra, stateful
 from deadpool.trainer_hooks.state.fit import Fitting
 from deadpool.trainer_hooks.state.growth import Growth, expected_growth
@@ -90,6 +90,7 @@ class TrainingState:
         meta: Meta = {
             "structure": self._packed_structure(),
             "conditions": conditions(now.modules),
+            "pipelines": pipelines.conditions(),
             "modules": {
                 path: encode(module.get_extra_state(), f"{path}.get_extra_state()", left_out)
                 for path, module in now.stateful_modules
@@ -141,6 +142,7 @@ class TrainingState:
         """Restores what is not a tensor, into a process that was made to fit. The random generators come last."""
         now = self._inventory()
         restore_conditions(now.modules, meta["conditions"])
+        pipelines.restore(meta["pipelines"])
         for path, module in now.stateful_modules:
             if path in meta["modules"]:
                 module.set_extra_state(decode(meta["modules"][path]))

@@ -1,0 +1,86 @@
+"""What the schedules of pipelines remember: for which mode, training or evaluation, the stages have prepared themselves.
+
+Whenever the mode changes, all stages prepare again, with small messages. A step that is discarded has changed it in some
+processes and not in others: one stage would wait for a message that another one does not send, and take for it what comes
+instead. So the mode is part of the state.
+"""
+
+import gc
+import sys
+import weakref
+from functools import wraps
+from typing import Any
+
+_MODULE = "torch.distributed.pipelining.schedules"  # not imported for its own sake: it takes long
+_FLAGS = (
+    ("_stage_forward_initialized", "_stage_backward_initialized"),
+    ("_stages_forward_initialized", "_stages_backward_initialized"),
+)
+_known: "weakref.WeakSet[Any] | None" = None
+
+
+def conditions() -> list[list[bool]]:
+    """Returns for each schedule of this process whether it is prepared at all, and for training."""
+    return [[vars(each)[flag] for flag in flags] for each, flags in _schedules()]
+
+
+def restore(saved: list[list[bool]]) -> None:
+    """Has each schedule prepare next when it would have done so in the saved state.
+
+    Where shapes are given (static), a stage keeps what it has once prepared, whatever mode came later: nothing but the mode
+    is to be set. Where they are found out by trying, a schedule is left as it is.
+    """
+    found = _schedules()
+    if len(found) != len(saved):
+        return
+    for (schedule, flags), wanted in zip(found, saved, strict=True):
+        if not wanted[0] or _keeps_what_it_prepares(schedule, training=wanted[1]):
+            vars(schedule).update(zip(flags, wanted, strict=True))
+
+
+def _keeps_what_it_prepares(schedule: Any, *, training: bool) -> bool:
+    for stage in _stages(schedule):
+        mode = vars(stage).get("_inference_mode")
+        if mode is None or mode.name != "STATIC" or not stage.args_recv_info or (training and not stage.grad_recv_info):
+            return False
+    return True
+
+
+def _stages(schedule: Any) -> list[Any]:
+    own = vars(schedule)
+    return own["_stages"] if "_stages" in own else [own["_stage"]]
+
+
+def _schedules() -> list[tuple[Any, tuple[str, str]]]:
+    """Returns those that there are, in an order that is the same in every process of the rank, with the names of their flags."""
+    if not _watch():
+        return []
+    assert _known is not None
+    found = ((each, flags) for each in _known for flags in _FLAGS if flags[1] in vars(each))
+    return sorted(found, key=lambda row: _described(row[0]))
+
+
+def _described(schedule: Any) -> tuple[Any, ...]:
+    own = vars(schedule)
+    indices = tuple(stage.stage_index for stage in _stages(schedule))
+    return type(schedule).__name__, indices, own.get("_n_microbatches", 0), own.get("_loss_fn") is None
+
+
+def _watch() -> bool:
+    """Returns whether pipelines may be in use; from the first time on, every schedule is noted as it is made."""
+    global _known
+    module = sys.modules.get(_MODULE)
+    kind: Any = getattr(module, "_PipelineSchedule", None)
+    if kind is None or _known is not None:
+        return _known is not None
+    _known = weakref.WeakSet(each for each in gc.get_objects() if issubclass(type(each), kind))
+    init = kind.__init__
+
+    @wraps(init)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        assert _known is not None
+        _known.add(self)
+
+    kind.__init__ = noted
+    return True
