@@ -20,11 +20,26 @@ from deadpool.host.ports import free_port, why_taken
 from deadpool.proto.messages.status import JobStatus
 
 DRAIN = "drain"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """One of our cases. `target`: of the injection; None: the node for which the spare is hot."""
+
+    kind: str
+    target: int | None
+    readiness: str = "warm"
+
+
 OURS = {
-    "deadpool-kill-node": ("kill-node", VICTIM_NODE),
-    "deadpool-kill-rank": ("kill-rank", VICTIM_RANK),
-    "deadpool-drain": (DRAIN, VICTIM_NODE),
+    "deadpool-kill-node": Ours(kind="kill-node", target=VICTIM_NODE),
+    "deadpool-kill-rank": Ours(kind="kill-rank", target=VICTIM_RANK),
+    "deadpool-drain": Ours(kind=DRAIN, target=VICTIM_NODE),
+    "deadpool-kill-node-cold": Ours(kind="kill-node", target=VICTIM_NODE, readiness="cold"),
+    "deadpool-kill-node-hot-met": Ours(kind="kill-node", target=None, readiness="hot"),
+    "deadpool-kill-node-hot-missed": Ours(kind="kill-node", target=VICTIM_NODE, readiness="hot"),
 }
+BY_DEFAULT = ("deadpool-kill-node", "deadpool-kill-rank", "deadpool-drain")
 STEADY_STEPS = 20  # before the injection: the median of their times is the step time
 STATUS_EVERY_S = 0.3
 _HERE, _PORTS = "127.0.0.1", 1 << 16
@@ -64,11 +79,12 @@ class Harness:
     def run_ours(self, system: str, folder: Path, inject: bool) -> Result:
         runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
         watch = LossWatch(folder / "loss.log")
-        launched = start(systems.deadpool_parts(self.training, folder, runtime, "benchmark"), folder)
+        parts = systems.deadpool_parts(self.training, folder, runtime, "benchmark", OURS[system].readiness)
+        launched = start(parts, folder)
         step = self.training.injection_step
         try:
             if inject:
-                step = self.arm(runtime / "deadpool" / "benchmark", *OURS[system], watch, launched[0])
+                step = self.arm(runtime / "deadpool" / "benchmark", OURS[system], watch, launched[0])
             watch.until(lambda: False, timeout_s=self.limit_s, alive=launched[0].alive)
         finally:
             end(launched)
@@ -94,8 +110,8 @@ class Harness:
             **self.compared(system, watch, step),
         }
 
-    def arm(self, job: Path, kind: str, target: int, watch: LossWatch, launched: Launched) -> int:
-        """Waits until all stand-ins are warm, as in any job older than a few seconds; returns the step of the injection."""
+    def arm(self, job: Path, ours: Ours, watch: LossWatch, launched: Launched) -> int:
+        """Waits until all spares are ready, as in any job older than a while; returns the step of the injection."""
         self.wait(watch, [launched], (job / "endpoint.json").exists, "the supervisor to listen")
         try:
             with client.connected(job) as supervisor:
@@ -105,16 +121,19 @@ class Harness:
                     nonlocal status, asked_s
                     if time.monotonic() - asked_s > STATUS_EVERY_S:
                         status, asked_s = supervisor.status(), time.monotonic()
-                    return standins_warm(status)
+                    return spares_ready(status, ours.readiness)
 
-                self.wait(watch, [launched], warm, "stand-ins to be warm")
+                self.wait(watch, [launched], warm, "the spares to be ready")
                 step = max(self.training.injection_step, status.step + LEAD_STEPS)
                 if step > self.training.steps - LEAD_STEPS:
-                    raise Failed(f"stand-ins were warm only in step {status.step} of {self.training.steps}: give it more --steps")
-                if kind == DRAIN:
+                    raise Failed(
+                        f"the spares were ready only in step {status.step} of {self.training.steps}: give it more --steps"
+                    )
+                target = ours.target if ours.target is not None else covered_node(status)
+                if ours.kind == DRAIN:
                     supervisor.drain(str(target), "benchmark")
                 else:
-                    supervisor.inject(kind, target, step)
+                    supervisor.inject(ours.kind, target, step)
         except DeadpoolError as error:
             raise Failed(f"{error}\n{launched.tail()}") from error
         return step
@@ -192,10 +211,19 @@ def family(system: str) -> str:
     return "deadpool" if system in OURS else system
 
 
-def standins_warm(status: JobStatus) -> bool:
-    """Returns whether every spare has a stand-in for each rank of a node, and every member one."""
-    wanted = {"spare": RANKS_PER_NODE, "member": 1}
-    return status.hooked and all(node.standins_ready >= wanted.get(node.role, 0) for node in status.nodes)
+def spares_ready(status: JobStatus, readiness: str) -> bool:
+    """Returns whether every spare has a stand-in for each rank of a node, as ready as it should be, and every member one."""
+    spares = {"cold": 0, "warm": RANKS_PER_NODE, "hot": 2 * RANKS_PER_NODE}
+    wanted = {"spare": spares[readiness], "member": 1}
+    ready = all(node.standins_ready + len(node.hot_ranks) >= wanted.get(node.role, 0) for node in status.nodes)
+    hot = readiness != "hot" or any(len(node.hot_ranks) == RANKS_PER_NODE for node in status.nodes)
+    return status.hooked and ready and hot
+
+
+def covered_node(status: JobStatus) -> int:
+    """Returns the launch index of the node for whose ranks a spare is hot."""
+    (ranks,) = [set(node.hot_ranks) for node in status.nodes if node.hot_ranks]
+    return next(node.index for node in status.nodes if ranks & {rank.rank for rank in node.ranks})
 
 
 def start(parts: list[Part], folder: Path) -> list[Launched]:

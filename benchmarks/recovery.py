@@ -10,6 +10,7 @@ one run of the benchmark, so that what else the machine does hits all of them. P
 deadpool-kill-node   two nodes of two ranks and a spare; one node is killed, agent and ranks at the same time
 deadpool-kill-rank   the same; one rank's process is killed
 deadpool-drain       the same; a node is to be free: its ranks move to the spare, which has built them before
+deadpool-kill-node-cold, -hot-met, -hot-missed   with --readiness: the spare is cold; hot for the killed node; hot for another one
 torchrun             its best case: one agent for all ranks, a store of its own per attempt, a checkpoint on disk every 10 steps;
                      one worker is killed. (A node lost under torchrun takes about twice as long.)
 torchft, nvrx        with --rivals: one worker is killed; heartbeat timeouts equal to DeadPool's
@@ -26,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine
-from benchmarks.harness import OURS, Harness, Result, family
+from benchmarks.harness import BY_DEFAULT, OURS, Harness, Result, family
 from benchmarks.rivals.install import install
 from benchmarks.stats import rotated, summarize
 from benchmarks.systems import Training
@@ -73,6 +74,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5, help="runs of each system")
     parser.add_argument("--rivals", action="store_true", help="torchft and NVRx too, each in a venv of its own under --work")
     parser.add_argument("--only", action="append", metavar="SYSTEM", help="only this system (repeatable)")
+    parser.add_argument("--readiness", action="store_true", help="also a node killed with cold and with hot spares")
     parser.add_argument("--work", type=Path, help="folder for runs and venvs; default: a temporary one")
     parser.add_argument("--injection-step", type=int, default=65, help="five steps after a checkpoint: the average age of one")
     parser.add_argument("--steps", type=int, default=95)
@@ -92,11 +94,12 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> int:
     args = parse_args()
-    names = [*OURS, "torchrun", *(RIVALS if args.rivals else ())]
-    if unknown := set(args.only or ()) - set(names):
-        print(f"unknown system: {', '.join(sorted(unknown))}; known here: {', '.join(names)}", file=sys.stderr)
+    known = [*OURS, "torchrun", *(RIVALS if args.rivals else ())]
+    names = [name for name in known if name in BY_DEFAULT or name not in OURS or args.readiness]
+    if unknown := set(args.only or ()) - set(known):
+        print(f"unknown system: {', '.join(sorted(unknown))}; known here: {', '.join(known)}", file=sys.stderr)
         return 2
-    names = [name for name in names if name in (args.only or names)]
+    names = [name for name in known if name in (args.only or names)]
     training = Training(
         steps=args.steps, injection_step=args.injection_step, options=tuple(args.options),
         heartbeat_interval_s=args.heartbeat_interval, heartbeat_timeout_s=args.heartbeat_timeout,
