@@ -87,17 +87,20 @@ class Messages:
                 self._packed = None
 
     def answer(self, key: str, tensors: Sequence[torch.Tensor]) -> bool:
-        """Fills the tensors as the next message that was kept and fits; returns False when there is none."""
+        """Fills the tensors as the next message that was kept and fits, or, when a rehearsal asks for more than have come, as the
+        last one that does: stages that vote say the same again. Returns False when there is none.
+        """
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         with self._lock:
             kept, begin = self._kept.get(key, []), self._received[key] + self._answered[key]
-            for skipped, message in enumerate(kept[begin:]):
-                if list(map(len, message)) == sizes:
-                    self._answered[key] += skipped + 1
-                    for tensor, content in zip(tensors, message, strict=True):
-                        _fill(tensor, content)
-                    return True
-        return False
+            fitting = [index for index, message in enumerate(kept) if list(map(len, message)) == sizes]
+            if not fitting:
+                return False
+            index = next((each for each in fitting if each >= begin), fitting[-1])
+            self._answered[key] += max(0, index + 1 - begin)
+            for tensor, content in zip(tensors, kept[index], strict=True):
+                _fill(tensor, content)
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns text and numbers; copying it costs little."""
