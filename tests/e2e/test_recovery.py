@@ -61,6 +61,16 @@ def test_a_failure_asked_for_while_the_job_runs(launcher: Launcher) -> None:
     assert [recovery["ranks"] for recovery in json.loads((job.folder / "summary.json").read_text())["recoveries"]] == [[2]]
 
 
+@pytest.mark.parametrize("parallel", ["ddp"])
+def test_two_nodes_that_held_the_same_are_lost_together(launcher: Launcher, reference: Training, parallel: str) -> None:
+    """There were two copies of everything, on these nodes. With two replicas a spare has what both held."""
+    both = ("--inject", "kill-node:0@8", "--inject", "kill-node:1@8")
+    broken = finished(start(launcher, parallel, "--spares", "3", "--replicas", "2", *both))
+    broken.assert_same_as(reference)
+    assert broken.summary["committed_steps_lost"] == 0
+    assert sum(recovery["steps_reexecuted"] for recovery in broken.summary["recoveries"]) <= 4
+
+
 def test_a_drained_node_gives_its_ranks_to_the_spare(launcher: Launcher, reference: Training) -> None:
     """Nobody failed: it is a planned swap, and only the step that was under way is done again."""
     slow = [word for rank, step in ((0, 4), (1, 14), (0, 24)) for word in ("--inject", f"slow-rank:{rank}@{step}")]
