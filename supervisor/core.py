@@ -25,6 +25,7 @@ from deadpool.supervisor.deadlines import deadlines, expired
 from deadpool.supervisor.failures.handling import (
     calls_reported,
     collective_failed,
+    first_step_made,
     late,
     launch_failed,
     node_lost,
@@ -240,6 +241,7 @@ class Job:
                 resumed = isinstance(message, messages.RankResumed) and state.config.standalone
                 at_s = message.at_ns / 1e9 if resumed and isinstance(message, messages.RankResumed) else None
                 protocol.passed(state, message.rank, _STAGE_OF_MESSAGE[type(message)], now_s=now_s, at_s=at_s)
+                first_step_made(state, now_s)
             case messages.RankFailed():
                 corruption.bad_copies_reported(state, message.bad_copies)
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
@@ -254,6 +256,7 @@ class Job:
                 rank.finished = True
                 state.progress.finished(message.step)
                 protocol.passed(state, message.rank, Stage.FIRST_STEP, now_s=now_s)
+                first_step_made(state, now_s)
                 finish_if_done(state, now_s=now_s)
             case _:
                 assert_never(message)

@@ -261,7 +261,7 @@ class RankGuard:
     def _say_raised(self, error: Exception) -> None:
         """Before the process exits, which takes a while, and breaks its peers' connections on the way."""
         text = "".join(traceback.format_exception_only(error)).strip()
-        self._session.carry_out(self._member.exits(text, raised=True))
+        self._session.carry_out(self._member.exits(text))
 
     def _rehearsed(self) -> None:
         self._state.zero_gradients()

@@ -191,12 +191,9 @@ class Member:
         self.has_left = True
         return [RankFinished(generation=self.running, rank=self.rank, step=self.body_step + 1)]
 
-    def exits(self, error: str, *, raised: bool = False) -> list[Action]:
-        """The process is about to exit, its loop not done. Said once, and first: what follows breaks its peers' connections.
-
-        `raised`: by an exception in the middle of a step, though the loop was left by it.
-        """
-        if self.exiting or (self.has_left and not raised) or self.phase in (RankPhase.FINISHED, RankPhase.RELEASED):
+    def exits(self, error: str) -> list[Action]:
+        """The process is about to exit before all others are done. Said once, and first: it will break its peers' connections."""
+        if self.exiting or self.phase in (RankPhase.FINISHED, RankPhase.RELEASED):
             return []
         self.exiting = True
         return [RankRaised(generation=self.running, rank=self.rank, error=error)]

@@ -53,6 +53,7 @@ from deadpool.trainer_hooks.torch_internals import TCPStore
 
 log = logging.getLogger(__name__)
 STORE_TIMEOUT = timedelta(seconds=10)
+_LAST_COMMIT_S = 5.0  # a rank that has left its loop exits: the others' last step may need what it holds
 
 
 class Session:
@@ -206,7 +207,7 @@ class Session:
         with self.changed:
             self.carry_out(self.member.exits(type(getattr(sys, "last_value", SystemExit())).__name__))
         if self._protection is not None:
-            self._protection.close()
+            self._protection.close(commit_timeout_s=_LAST_COMMIT_S if self.member.has_left else 0.0)
         if self.groups is not None:
             self.groups.close()
         self._link.close()

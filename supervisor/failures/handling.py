@@ -47,6 +47,7 @@ _EXIT_S = 10.0  # from an exception in a rank's step to the exit of its process:
 def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_s: float) -> None:
     """A process that played a rank is gone; not called for one that was replaced (Roster.plays)."""
     exit = exit_of(state, node_id, exited)
+    said_s = state.failures.exits_expected.pop(exited.rank, now_s + _EXIT_S) - _EXIT_S
     _note_exit(state, node_id, exited)
     if state.phase is Phase.END:
         return
@@ -54,7 +55,7 @@ def rank_exited(state: JobState, node_id: str, exited: messages.RankExited, now_
         case ExitMeaning.KILLED:
             _replace(state, node_id, exited, exit, now_s)
         case ExitMeaning.DONE:
-            _done(state, node_id, exited, exit, now_s)
+            _done(state, node_id, exited, exit, said_s, now_s)
         case ExitMeaning.LEFT:
             _left(state, node_id, exited, exit, now_s)
         case ExitMeaning.FAILED:
@@ -67,7 +68,6 @@ def _note_exit(state: JobState, node_id: str, exited: messages.RankExited) -> No
     """The rank has no process, and has left behind what it knew."""
     rank = state.roster.ranks[exited.rank]
     state.roster.gone(rank)
-    state.failures.exits_expected.pop(exited.rank, None)
     state.roster.yields(rank, exited.yielded)
     state.progress.commit_known(exited.commit_step)
     rank.step = exited.step if exited.step != messages.NO_STEP else rank.step
@@ -92,25 +92,29 @@ def _replace(state: JobState, node_id: str, exited: messages.RankExited, exit: R
     assign(state, node_id, now_s=now_s)
 
 
-def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
-    """Nothing more is wanted of it, whatever its process died of while it was exiting; unless the others miss it."""
+def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, said_s: float, now_s: float) -> None:
+    """Nothing more is wanted of it, whatever its process died of while it was exiting; unless the others miss it.
+
+    `said_s`: when it has said that it would exit, or did.
+    """
     number, rank = exited.rank, state.roster.ranks[exited.rank]
     if exited.exit_code != 0:
         state.note("died_exiting", rank=number, node=node_id, exit_code=exited.exit_code, signal=exited.signal)
     rank.done, rank.finished = True, exit.finished
-    if state.hooked and not exit.finished:
-        state.failures.leavers[number] = Leaver(node_id=node_id, rank=number, step=rank.step)
-    else:
+    if state.hooked and state.phase is not Phase.FINISH:  # of its own accord: also out of its loop
+        state.failures.leavers[number] = Leaver(node_id=node_id, rank=number, step=rank.step, at_s=said_s)
+    if exit.finished or not state.hooked:
         protocol.passed(state, number, Stage.FIRST_STEP, now_s=now_s)
-    finish_if_done(state, now_s=now_s)
-    _missed_in_a_collective(state, now_s)
+    if not _missed_in_a_collective(state, now_s):  # what scripts have done since is wrong, though all of them may exit with 0
+        finish_if_done(state, now_s=now_s)
+        first_step_made(state, now_s)
 
 
 def _left(state: JobState, node_id: str, exited: messages.RankExited, exit: RankExit, now_s: float) -> None:
     """A recovery needs it. One that had yet to get into its step will leave again; a survivor may have been behind its loop."""
     if exit.joining:
         step = exited.step if exited.step != messages.NO_STEP else state.roster.ranks[exited.rank].step
-        _judge_leaver(state, Leaver(node_id=node_id, rank=exited.rank, step=step), (exited.rank,), now_s)
+        _judge_leaver(state, Leaver(node_id=node_id, rank=exited.rank, step=step, at_s=now_s), (exited.rank,), now_s)
         return
     cause = f"rank {exited.rank} on {node_id} left during a recovery (exit code 0)"
     failed(state, _transient(cause, node_id, (exited.rank,), now_s), now_s)
@@ -239,12 +243,17 @@ def broken_collective_expired(state: JobState, now_s: float) -> None:
         failed(state, _transient(cause, broken.node_id, (), broken.at_s), now_s)
 
 
-def _missed_in_a_collective(state: JobState, now_s: float) -> None:
-    """A collective has failed and a rank has left its step loop: nothing else needs to be waited for, whichever came first."""
+def _missed_in_a_collective(state: JobState, now_s: float) -> bool:
+    """A collective has failed and a rank has left its step loop: nothing else needs to be waited for, whichever came first.
+
+    Returns whether so.
+    """
     failures = state.failures
+    missed = False
     if failures.broken_collective is not None and failures.leavers and now_s >= failures.exit_expected_until_s():
         failures.broken_collective = None
-        _missed(state, now_s)
+        missed = _missed(state, now_s)
+    return missed
 
 
 def step_begun(state: JobState, step: int, now_s: float) -> None:
@@ -252,9 +261,23 @@ def step_begun(state: JobState, step: int, now_s: float) -> None:
 
     While a generation is brought up a rank may still show the step that it was in before.
     """
-    left = [each for each in state.failures.leavers.values() if each.step != messages.NO_STEP and each.step < step]
+    left = [each for each in _undone(state) if each.step != messages.NO_STEP and each.step < step]
     if left and state.phase is Phase.RUN and now_s >= state.failures.exit_expected_until_s():
         _missed(state, now_s)
+
+
+def first_step_made(state: JobState, now_s: float) -> None:
+    """A rank has made its first step after a recovery: when only ranks are behind that have left in it, they are missed."""
+    attempt = state.recovery.attempt
+    if state.phase is Phase.RECOVER and attempt is not None and attempt.stage is Stage.FIRST_STEP:
+        left = {each.rank for each in _undone(state)}
+        if left and attempt.behind[Stage.FIRST_STEP] <= left and now_s >= state.failures.exit_expected_until_s():
+            _missed(state, now_s)
+
+
+def _undone(state: JobState) -> list[Leaver]:
+    """Returns the ranks that have left in the middle of a step: their part of it is missing."""
+    return [each for each in state.failures.leavers.values() if not state.roster.ranks[each.rank].finished]
 
 
 def _missed(state: JobState, now_s: float) -> bool:
@@ -262,7 +285,7 @@ def _missed(state: JobState, now_s: float) -> bool:
     leavers = state.failures.leavers
     if not leavers:
         return False
-    _judge_leaver(state, next(iter(leavers.values())), tuple(sorted(leavers)), now_s)
+    _judge_leaver(state, min(leavers.values(), key=lambda each: each.at_s), tuple(sorted(leavers)), now_s)
     return True
 
 

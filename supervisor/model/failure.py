@@ -49,11 +49,15 @@ class EarlierFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaver:
-    """A rank whose process has exited with 0 before its step loop was done: the others may do so too, or miss it."""
+    """A rank whose process has exited with 0 before its step loop was done: the others may do so too, or miss it.
+
+    `at_s`: when it has said that it would, else when it did.
+    """
 
     node_id: str
     rank: int
     step: int
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

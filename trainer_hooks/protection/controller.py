@@ -267,8 +267,11 @@ class Protection:
         if self._protector is not None:
             self._protector.wake()
 
-    def close(self) -> None:
+    def close(self, *, commit_timeout_s: float = 0.0) -> None:
+        """At exit. `commit_timeout_s`: for the last state, which others cannot commit without this rank."""
         if self._protector is not None:
+            if self.on and self.boundary is not None and commit_timeout_s > 0:
+                self._protector.wait_done(self.boundary.state.step, commit_timeout_s)
             self._protector.close()
 
     # ------------------------------------------------------------ said by the protect thread

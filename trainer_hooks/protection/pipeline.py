@@ -90,10 +90,10 @@ class Protector:
             self._local.counters.exposed_stall_s += time.monotonic() - began
         self._local.engine.fence()
 
-    def wait_done(self, step: int) -> bool:
-        """Returns True when S_step is committed, refused or passed over, False when the generation ended before."""
+    def wait_done(self, step: int, timeout_s: float | None = None) -> bool:
+        """Returns True when S_step is committed, refused or passed over, False when the generation, or the time, ended before."""
         with self._wake:
-            self._wake.wait_for(lambda: self._done_step >= step or self._cancelled.is_set())
+            self._wake.wait_for(lambda: self._done_step >= step or self._cancelled.is_set(), timeout_s)
             return self._done_step >= step
 
     def checkpoint_asked(self) -> None:

@@ -94,8 +94,11 @@ class ProtectionControl(Protocol):
     def generation_over(self) -> None:
         """Called right after `cancelled` is set."""
 
-    def close(self) -> None:
-        """At exit: ends the protect thread, which must not be inside torch when the interpreter goes down."""
+    def close(self, *, commit_timeout_s: float = 0.0) -> None:
+        """At exit: ends the protect thread, which must not be inside torch when the interpreter goes down.
+
+        `commit_timeout_s`: that the commit of the newest state is waited for before.
+        """
 
 
 class ProtectedProcess(Protocol):

@@ -136,7 +136,6 @@ def test_a_script_that_leaves_in_the_middle_of_a_step_is_done_with_the_one_befor
     running.optimizer_began()
     assert running.left_in_step(5) == [RankFinished(generation=1, rank=0, step=5)]
     assert running.outside() is None  # its calls are live
-    assert running.exits("SystemExit") == []
     running.quiesce(quiesce(2))
     assert running.left_in_step(5) == []
     assert running.outside() == [replace(prepared(2), outside=True)]
@@ -144,7 +143,7 @@ def test_a_script_that_leaves_in_the_middle_of_a_step_is_done_with_the_one_befor
 
 def test_an_exception_that_has_left_the_loop_in_the_middle_of_a_step_is_said(running: Member) -> None:
     running.left_in_step(5)
-    assert running.exits("ValueError", raised=True) == [RankRaised(generation=1, rank=0, error="ValueError")]
+    assert running.exits("ValueError") == [RankRaised(generation=1, rank=0, error="ValueError")]
     assert running.exits("ValueError") == []
 
 
@@ -275,11 +274,7 @@ def test_a_process_that_exits_in_its_loop_says_so_once(running: Member) -> None:
     assert running.exits("SystemExit") == []
 
 
-@pytest.mark.parametrize("done", ["finished", "left"])
-def test_one_whose_loop_is_done_has_nothing_to_say(running: Member, done: str) -> None:
-    if done == "finished":
-        running.finished(5)
-    else:
-        running.boundary(5)
-        assert kinds(running.left()) == [RankFinished]
+def test_one_that_is_done_with_all_others_has_nothing_to_say(running: Member) -> None:
+    running.finished(5)
+    running.release(Release(generation=1))
     assert running.exits("SystemExit") == []

@@ -77,8 +77,6 @@ def test_a_rank_that_leaves_before_its_first_step_is_not_said_to_have_made_it() 
     for rank in range(4):
         scene.say(scene.home(rank), messages.RankReformed(generation=2, rank=rank))
         scene.say(scene.home(rank), messages.RankRestored(generation=2, rank=rank, step=5, bytes_restored=0))
-        if rank != 2:
-            scene.say(scene.home(rank), messages.RankResumed(generation=2, rank=rank, step=6, at_ns=0))
     leaves(scene, 2)
     assert not scene.notes("recovered")
     for rank in (0, 1, 3):
@@ -107,6 +105,50 @@ def test_it_is_missed_too_by_those_that_have_gone_on_without_it() -> None:
     scene.heartbeat(step=5)
     assert not scene.notes("failure")
     scene.heartbeat(step=6)
+    assert [note.fields["cause"] for note in scene.notes("failure")] == [CAUSE]
+
+
+def test_it_is_missed_where_all_others_have_made_their_first_step_after_a_recovery() -> None:
+    """In that step it has left once more; nobody waits in a call, and the generation would never be up."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    leaves(scene, 2)
+    breaks(scene, 0)
+    scene.recover(step=5, survivors=[0, 1, 3], joiners=[2])
+    for rank in range(4):
+        scene.say(scene.home(rank), messages.RankReformed(generation=2, rank=rank))
+        scene.say(scene.home(rank), messages.RankRestored(generation=2, rank=rank, step=5, bytes_restored=0))
+    for rank in (0, 1):
+        scene.say(scene.home(rank), messages.RankResumed(generation=2, rank=rank, step=6, at_ns=0))
+    leaves(scene, 2)
+    assert scene.state.phase is Phase.RECOVER
+    scene.say(scene.home(3), messages.RankResumed(generation=2, rank=3, step=6, at_ns=0))
+    assert (scene.end().exit_code, scene.end().root_cause) == (1, CAUSE)
+
+
+def test_a_rank_that_alone_has_left_its_loop_in_a_body_is_missed_by_those_that_go_on() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.say(1, messages.RankFinished(generation=1, rank=2, step=6))
+    leaves(scene, 2)
+    scene.heartbeat(step=6)  # in their last step they do without it
+    assert not scene.notes("failure")
+    breaks(scene, 0)
+    assert [note.fields["cause"] for note in scene.notes("failure")] == [CAUSE]
+
+
+def test_ranks_that_all_exit_after_a_collective_has_failed_have_not_agreed_to_it() -> None:
+    """What they got from it is nothing that anybody has communicated. The first to say that it exits is the root cause."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.say(1, messages.RankRaised(generation=1, rank=2, error="SystemExit"))
+    scene.wait(0.1)
+    breaks(scene, 0)
+    for rank in (0, 1, 3):
+        scene.say(scene.home(rank), messages.RankRaised(generation=1, rank=rank, error="SystemExit"))
+        scene.wait(0.1)
+        leaves(scene, rank)
+    leaves(scene, 2)
     assert [note.fields["cause"] for note in scene.notes("failure")] == [CAUSE]
 
 
