@@ -59,6 +59,8 @@ class TrainingState:
         self._warned: set[str] = set()
         self._own_optimizers = tuple(optimizers.values())  # without those that they wrap
         self._stepped: list[Optimizer] = []  # in the step under way
+        self._scales: dict[str, float] = {}  # of gradient scalers, in the state captured or restored last
+        self._scales_before: dict[str, float] = {}  # those that the step under way began with
         self._now = Inventory(self.models, self.optimizers)
         self._first = First(self._now)
         self._gaps: list[str] | None = None  # of _now, and its structure, packed
@@ -67,6 +69,7 @@ class TrainingState:
     def step_begins(self) -> None:
         """A step is attempted."""
         self._stepped.clear()
+        self._scales_before = self._scales
 
     def optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer uses the gradients of its parameters: nobody needs what is left of them."""
@@ -107,6 +110,7 @@ class TrainingState:
                 f"{name}: its gradient waits to be summed over the ranks (set_requires_gradient_sync); let it be in the step"
                 for name in unreduced(now.modules)
             ]
+        self._scales = self._scales_now()
         return {**meta, GAPS: self._judged([*self._coverage_gaps(), *left_out])}
 
     def growth(self) -> Growth:
@@ -150,6 +154,7 @@ class TrainingState:
             optimizers.restore_groups(optimizer, meta["optimizers"][name]["groups"])
         for name, each in self.extra.items():
             each.load_state_dict(decode(meta["extra"][name], _live(each)))
+        self._scales = self._scales_before = self._scales_now()
         random_state.restore(meta["random"])
 
     @torch.no_grad()
@@ -188,7 +193,7 @@ class TrainingState:
         """Returns the names of the parameters that have them."""
         stepped = set(map(id, self._stepped))
         waiting = [optimizer for optimizer in self._own_optimizers if id(optimizer) not in stepped]
-        if not waiting:
+        if not waiting or (len(self._own_optimizers) == 1 and self._has_skipped()):
             return ()
         wanted = {id(each) for optimizer in waiting for each in parameters_of(optimizer)}
         owned = {id(each) for optimizer in self._own_optimizers for each in parameters_of(optimizer)}
@@ -200,6 +205,13 @@ class TrainingState:
             # one that is in no optimizer lends its gradient to one that is: used, where any has stepped
             if id(tensor) in wanted or not (stepped or id(tensor) in owned)
         )
+
+    def _has_skipped(self) -> bool:
+        """Returns whether a GradScaler has found infinities in this step: it has skipped the optimizer, and nobody wants them."""
+        return any(scale < self._scales_before.get(name, 0.0) for name, scale in self._scales_now().items())
+
+    def _scales_now(self) -> dict[str, float]:
+        return {name: each.get_scale() for name, each in self.extra.items() if isinstance(each, torch.amp.GradScaler)}
 
     def _gradients_wait(self, names: tuple[str, ...]) -> None:
         if names != self._now.waiting:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
+from typing import Any
 
 import pytest
 import torch
@@ -151,6 +152,34 @@ def test_what_is_captured_does_not_change_afterwards(kind: Callable[[], Training
         before = pack_meta(meta)
         training.step(step)
         assert pack_meta(meta) == before
+
+
+class Skipping(Training):
+    """Every third step overflows: the scaler skips the optimizer."""
+
+    def make_extra(self) -> dict[str, Any]:
+        return {"scaler": torch.amp.GradScaler("cpu", init_scale=8.0)}
+
+    def step(self, step: int) -> float:
+        scaler, optimizer = self.extra["scaler"], self.optimizers["optimizer"]
+        self.state.step_begins()
+        optimizer.zero_grad()
+        loss = self.loss(step) * (float("inf") if step % 3 == 1 else 1.0)
+        torch.autograd.backward(scaler.scale(loss))
+        if step % 3 != 1:
+            self.state.optimizer_steps(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+
+def test_gradients_of_a_step_that_a_scaler_skips_are_nobodys() -> None:
+    training = Skipping()
+    for step in range(6):
+        training.step(step)
+        assert not any(each.key.startswith("gradient/") for each in training.state.held())
+        training.state.capture_meta()
+        assert not any(each.key.startswith("gradient/") for each in training.state.held())  # asked again
 
 
 def test_gradients_that_wait_to_be_summed_are_named() -> None:
