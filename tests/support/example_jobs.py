@@ -15,7 +15,6 @@ from training import Training, finished, lines
 
 NODES = ("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json")
 KILLS = {"kill-node": "kill-node:1@12", "kill-rank": "kill-rank:1@12"}
-SLOWLY = tuple(word for rank, step in ((0, 4), (1, 10), (0, 16)) for word in ("--inject", f"slow-rank:{rank}@{step}"))
 _TORCHRUN_S = 150.0
 
 
@@ -41,8 +40,8 @@ class Example:
         return unhooked
 
     def drained(self, launcher: Launcher) -> Training:
-        """Returns what a job leaves whose second node is drained under way."""
-        job = self.start(launcher, *SLOWLY)
+        """Returns what a job leaves whose second node is drained under way; the spare builds meanwhile (slowly.py)."""
+        job = launcher.start(*NODES, str(Path(__file__).with_name("slowly.py")), *self.words())
         until(lambda: len(lines(job.folder / "losses")) > 4, 100, "some steps are done")
         asked = job.ask("drain", "node1")
         assert asked.returncode == 0, asked.stderr
