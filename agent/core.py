@@ -21,6 +21,7 @@ from deadpool.agent.events import (
     LaunchRefused,
     NameProcess,
     OrderReceived,
+    PrepareStore,
     ProcessExited,
     ProcessForked,
     ProcessRegistered,
@@ -159,6 +160,8 @@ class NodeCore:
                 yield from self._start_ranks(order)
             case messages.WarmUp(standins=standins):
                 self._standins.wanted = standins
+                if standins and not self._problem:
+                    yield PrepareStore()
                 yield from self._refill()
             case Quiesce():
                 yield from self._quiesced(order, now_s)

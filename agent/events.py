@@ -117,6 +117,11 @@ class StartProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareStore:
+    """The process that serves stores is to be there when the next generation asks this node for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NameProcess:
     """The stand-in plays this rank from now on."""
 
@@ -191,6 +196,7 @@ Command = (
     Configure
     | StartProcess
     | NameProcess
+    | PrepareStore
     | KillProcess
     | Tell
     | Report

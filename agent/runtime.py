@@ -231,6 +231,8 @@ class NodeRuntime:
                 self._reporting = asyncio.create_task(self._report_calls(node, generation))
             case events.ServeStore(generation=generation):
                 node.store.open(generation)
+            case events.PrepareStore():
+                node.store.prepare()
             case events.DropSnapshots():
                 node.vault.drop_snapshots()
             case events.KillNode():

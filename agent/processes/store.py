@@ -1,4 +1,4 @@
-"""The node's store process, seen from the agent: made at the first OpenStore, then kept warm for the next ones.
+"""The node's store process, seen from the agent: made once the job is known to have hooks, or at the first OpenStore, then kept warm.
 
 The agent itself listens, so that the port is known immediately: whoever connects waits in the backlog until the process, which
 may have to import torch first, has taken the listener over.
@@ -36,6 +36,10 @@ class StoreProcess:
             warm, logs, file_only("store"), ForkKind.STORE,
             environment={}, on_ready=self._ready, on_data=self._heard, on_ended=self._lost,
         )  # fmt: skip
+
+    def prepare(self) -> None:
+        """Has the process there, with torch imported, before a store is asked for: a recovery would wait for that."""
+        self.side.start()
 
     def open(self, generation: int) -> None:
         """OSError: there is no descriptor for a listener; to be asked for again."""

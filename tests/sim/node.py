@@ -187,7 +187,7 @@ class SimNode:
                     self._stop()
                 case events.NameProcess(process=number, rank=rank, generation=generation):
                     self._named(number, rank, generation)
-                case events.Configure():
+                case events.Configure() | events.PrepareStore():
                     pass
                 case events.KillNode():
                     self.die()

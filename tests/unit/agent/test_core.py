@@ -20,6 +20,7 @@ from deadpool.agent.events import (
     LaunchRefused,
     NameProcess,
     OrderReceived,
+    PrepareStore,
     ProcessExited,
     ProcessForked,
     ProcessRegistered,
@@ -483,3 +484,9 @@ def test_they_count_as_stand_ins_until_they_have_the_rank() -> None:
     node = hot_node()
     assert not [each for each in node.order(WarmUp(standins=2)) if isinstance(each, StartProcess)]
     assert len([each for each in node.order(WarmUp(standins=4)) if isinstance(each, StartProcess)]) == 2
+
+
+def test_the_process_that_serves_stores_is_there_before_a_store_is_asked_for() -> None:
+    node = Node()
+    assert PrepareStore() in node.order(WarmUp(standins=1))
+    assert PrepareStore() not in node.order(WarmUp(standins=0))
