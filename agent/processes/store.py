@@ -1,4 +1,4 @@
-"""The node's store process, seen from the agent: made once the job is known to have hooks, or at the first OpenStore, then kept warm.
+"""The node's store process, seen from the agent: made once the job has hooks, or at the first OpenStore, then kept warm.
 
 The agent itself listens, so that the port is known immediately: whoever connects waits in the backlog until the process, which
 may have to import torch first, has taken the listener over.
