@@ -9,12 +9,14 @@ complete steps only. Where a recovery leads elsewhere, the Trainer's loops are l
 """
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import Callback
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import DeepSpeedStrategy
 
 import deadpool
 from deadpool.integrations.lightning_feed import Feed
@@ -89,10 +91,8 @@ class ProtectedFitLoop(_FitLoop):
     def _protect(self) -> None:
         trainer, run = self.trainer, self.joined
         assert self.feed is not None
-        if isinstance(self.feed.fetcher, _DataLoaderIterDataFetcher):
-            run.refuse("training_step(dataloader_iter) draws its batches by itself; let it take (batch, batch_idx)")
-        if trainer.reload_dataloaders_every_n_epochs:
-            run.refuse("reload_dataloaders_every_n_epochs: a loader made anew cannot be put where another one was; leave it out")
+        for reason in _refused(trainer, self.feed.fetcher):
+            run.refuse(reason)
         if self.restarting and self._is_within_epoch:  # from a checkpoint of Lightning's
             _TrainingEpochLoop.reset(self.epoch_loop)
             self.epoch_loop.on_iteration_done()
@@ -124,3 +124,20 @@ class ProtectedEpochLoop(_TrainingEpochLoop):
         if not self.trainer.fit_loop.goes_on:
             super().on_run_start(data_fetcher)
         self.trainer.fit_loop.goes_on = False
+
+    def _broadcast_sigterm_tensor(self) -> None:
+        """Before each batch all ranks ask rank 0 whether it was told to end. Here nobody is: the launcher ends them together."""
+        if not self.trainer.fit_loop.joined.protected:
+            super()._broadcast_sigterm_tensor()
+
+
+def _refused(trainer: Any, fetcher: Any) -> Iterator[str]:
+    """Yields why this training cannot be protected, and what to do instead."""
+    if isinstance(fetcher, _DataLoaderIterDataFetcher):
+        yield "training_step(dataloader_iter) draws its batches by itself; let it take (batch, batch_idx)"
+    if isinstance(trainer.strategy, DeepSpeedStrategy):
+        yield "DeepSpeedStrategy keeps a state of its own; use deadpool.integrations.deepspeed and a loop of the script's"
+    if trainer.reload_dataloaders_every_n_epochs:
+        yield "reload_dataloaders_every_n_epochs: a loader made anew cannot be put where another one was; leave it out"
+    if any(getattr(each, "persistent_workers", False) for each in fetcher.combined_loader.flattened):
+        yield "persistent_workers=True: what such workers draw depends on all epochs before; leave it out"

@@ -76,7 +76,7 @@ def _can_skip(loader: Any) -> bool:
     """Returns whether the loader draws its batches by a sampler that it asks for them when it is opened."""
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         return False
-    return not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None and not loader.persistent_workers
+    return not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
 
 
 @contextmanager

@@ -122,6 +122,10 @@ def _refused(args: Any, loader: Any) -> Iterator[str]:
     """Yields why these arguments cannot be protected, and what to give instead."""
     if args.auto_find_batch_size:
         yield "auto_find_batch_size=True begins the training again by itself; give the batch size"
+    if args.deepspeed:
+        yield "DeepSpeed in the Trainer keeps a state of its own; use deadpool.integrations.deepspeed and a loop of the script's"
+    if args.dataloader_persistent_workers:
+        yield "dataloader_persistent_workers=True: what such workers draw depends on all epochs before; leave it out"
     if isinstance(loader, DataLoaderDispatcher):
         yield "rank 0 reads the data for all ranks; pass TrainingArguments(accelerator_config={'dispatch_batches': False})"
     if getattr(loader, "synchronized_generator", None) is not None:

@@ -36,7 +36,7 @@ class GoingBack:
 
     def __init__(self, *, back: Mapping[int, int] | None = None, takes_over: Captured | None = None) -> None:
         self.joined_late = takes_over is not None
-        self.rank, self.world_size = 0, 1
+        self.rank, self.world_size, self.protected = 0, 1, True
         self.next_step = 0
         self.states: dict[int, Captured] = {}
         self._back, self._takes_over = dict(back or {}), takes_over

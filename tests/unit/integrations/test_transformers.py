@@ -171,6 +171,7 @@ def test_an_error_in_a_step_that_is_discarded_is_forgotten(straight: tuple[Train
 def test_what_cannot_be_done_again_is_refused(tmp_path: Path) -> None:
     for arguments, reason in (
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"dataloader_persistent_workers": True, "dataloader_num_workers": 1}, "dataloader_persistent_workers"),
         ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches"),
     ):
         with pytest.raises(ConfigError, match=reason):

@@ -1,0 +1,50 @@
+"""A training with Lightning Fabric, whose loop is the script's own: nothing but join, protect and run.
+
+fabric.py [unhooked]: without these three, the same training.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from growing import append
+from lightning.fabric import Fabric
+from torch import nn
+from torch.nn import functional
+
+import deadpool
+
+STEPS = 30
+HOOKED = sys.argv[1:] != ["unhooked"]
+
+
+def main() -> None:
+    if HOOKED:
+        run = deadpool.join()
+    ranks, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    fabric = Fabric(accelerator="cpu", devices=local, num_nodes=ranks // local, strategy="ddp")
+    fabric.launch()
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 8))
+    model, optimizer = fabric.setup(module, torch.optim.AdamW(module.parameters()))
+    torch.manual_seed(1 + fabric.global_rank)
+
+    def train_step(step: int) -> float:
+        inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(1000 * step + fabric.global_rank))
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(inputs), inputs)
+        fabric.backward(loss)
+        fabric.clip_gradients(model, optimizer, max_norm=1.0)
+        optimizer.step()
+        return loss.item()
+
+    steps = enumerate(map(train_step, range(STEPS)))
+    if HOOKED:
+        steps = run.protect(model=model, optimizer=optimizer).run(train_step, until=STEPS)  # type: ignore[assignment]
+    for step, loss in steps:
+        append(Path("losses"), rank=fabric.global_rank, step=step, loss=loss.hex())
+
+
+if __name__ == "__main__":
+    main()
