@@ -1,8 +1,8 @@
 """What the schedules of pipelines remember: for which mode, training or evaluation, the stages have prepared themselves.
 
 Whenever the mode changes, all stages prepare again, with small messages. A step that is discarded has changed it in some
-processes and not in others: one stage would wait for a message that another one does not send, and take for it what comes
-instead. So the mode is part of the state.
+processes and not in others, and its muted messages have left stages prepared in ways that are wrong: without the gradients that
+they would have to wait for. So after a restore every stage of every rank prepares once more, at its next use.
 """
 
 import gc
@@ -17,33 +17,22 @@ _FLAGS = (
     ("_stages_forward_initialized", "_stages_backward_initialized"),
 )
 _known: "weakref.WeakSet[Any] | None" = None
+_restored: "weakref.WeakKeyDictionary[Any, list[bool]]" = weakref.WeakKeyDictionary()  # what each was, before it is used again
 
 
 def conditions() -> list[list[bool]]:
-    """Returns for each schedule of this process whether it is prepared at all, and for training."""
-    return [[vars(each)[flag] for flag in flags] for each, flags in _schedules()]
+    """Returns for each schedule of this process whether it is prepared at all, and for training: after a restore, what it was."""
+    found = ((each, [vars(each)[flag] for flag in flags]) for each, flags in _schedules())
+    return [now if now[0] else _restored.get(each, now) for each, now in found]
 
 
 def restore(saved: list[list[bool]]) -> None:
-    """Has each schedule prepare next when it would have done so in the saved state.
-
-    Where shapes are given (static), a stage keeps what it has once prepared, whatever mode came later: nothing but the mode
-    is to be set. Where they are found out by trying, a schedule is left as it is.
-    """
+    """Has every schedule prepare itself when it is used next. On all ranks alike: in every restore."""
     found = _schedules()
-    if len(found) != len(saved):
-        return
-    for (schedule, flags), wanted in zip(found, saved, strict=True):
-        if not wanted[0] or _keeps_what_it_prepares(schedule, training=wanted[1]):
-            vars(schedule).update(zip(flags, wanted, strict=True))
-
-
-def _keeps_what_it_prepares(schedule: Any, *, training: bool) -> bool:
-    for stage in _stages(schedule):
-        mode = vars(stage).get("_inference_mode")
-        if mode is None or mode.name != "STATIC" or not stage.args_recv_info or (training and not stage.grad_recv_info):
-            return False
-    return True
+    for schedule, flags in found:
+        vars(schedule).update(dict.fromkeys(flags, False))
+    if len(found) == len(saved):
+        _restored.update({schedule: list(was) for (schedule, _), was in zip(found, saved, strict=True)})
 
 
 def _stages(schedule: Any) -> list[Any]:

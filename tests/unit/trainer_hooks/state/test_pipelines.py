@@ -31,8 +31,10 @@ def schedule_of(*, static: bool) -> Schedule1F1B:
     return Schedule1F1B(stage, 2, loss_fn=mse_loss)
 
 
-def test_the_mode_of_a_step_that_was_discarded_is_forgotten() -> None:
-    schedule = schedule_of(static=True)
+@pytest.mark.parametrize("static", [True, False], ids=["shapes given", "shapes found out"])
+def test_after_a_restore_a_schedule_prepares_itself_once_more(static: bool) -> None:
+    """What is said of it meanwhile is what it was."""
+    schedule = schedule_of(static=static)
     assert pipelines.conditions() == [[False, False]]
     schedule.step(BATCH, target=BATCH)
     trained = pipelines.conditions()
@@ -40,22 +42,10 @@ def test_the_mode_of_a_step_that_was_discarded_is_forgotten() -> None:
         schedule.eval(BATCH, target=BATCH)
     evaluated = pipelines.conditions()
     assert (trained, evaluated) == ([[True, True]], [[True, False]])
-    for saved in (trained, evaluated, trained, [[False, False]]):
+    for saved in (trained, evaluated, [[False, False]]):
         pipelines.restore(saved)
+        assert not schedule._stage_forward_initialized
+        assert not schedule._stage_backward_initialized
         assert pipelines.conditions() == saved
         schedule.step(BATCH, target=BATCH)
-
-
-def test_where_shapes_were_found_out_by_trying_the_schedule_is_left_as_it_is() -> None:
-    schedule = schedule_of(static=False)
-    schedule.step(BATCH, target=BATCH)
-    pipelines.restore([[True, False]])
-    assert pipelines.conditions() == [[True, True]]
-
-
-def test_another_number_of_schedules_is_another_script() -> None:
-    schedule = schedule_of(static=True)
-    pipelines.restore([[False, False]] * 2)
-    schedule.step(BATCH, target=BATCH)
-    pipelines.restore([[False, False]] * 2)
-    assert pipelines.conditions() == [[True, True]]
+        assert pipelines.conditions() == trained
