@@ -38,6 +38,22 @@ def test_the_training_is_the_unbroken_one(launcher: Launcher, kind: str, argumen
         assert last_said(broken.losses.with_name("all")) == last_said(reference.losses)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["workers", "stateful"])
+def test_started_again_from_disk(launcher: Launcher, kind: str) -> None:
+    """The loader is in another epoch, and in another process, than where it began."""
+    reference = start(launcher, kind)
+    finished(reference)
+    disk = ("--checkpoint-dir", str(launcher.folder / "checkpoints"))
+    finished(start(launcher, kind, "--steps", "9", inject=disk))
+    again = start(launcher, kind, inject=(*disk, "--resume", "auto"))
+    finished(again)
+    resumed = last_said(again.folder / "losses")
+    assert resumed.keys() == {(rank, step) for rank in range(2) for step in range(9, 20)}
+    assert resumed.items() <= last_said(reference.folder / "losses").items()
+    assert sorted(rows(again.folder / "digests"), key=str) == sorted(rows(reference.folder / "digests"), key=str)
+
+
 @pytest.mark.parametrize("how", ["raise", pytest.param("break", marks=pytest.mark.long)])
 def test_a_script_that_stumbles_over_what_is_not_real_is_replaced_and_not_blamed(launcher: Launcher, how: str) -> None:
     """The survivor's step runs to its end on values that nobody has communicated, and the script does not bear them."""

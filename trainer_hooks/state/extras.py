@@ -13,7 +13,7 @@ from deadpool.host.errors import ConfigError
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What can be registered as `extra`: a scheduler, a data loader, a gradient scaler."""
+    """What can be registered as `extra`: a scheduler, a gradient scaler."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
