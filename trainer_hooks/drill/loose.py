@@ -87,7 +87,7 @@ def _place_of(iterator: Iterator[Any], depth: int = 3) -> Any:
         return {"is": inspect.getgeneratorstate(iterator), **plain, **places}
     yielded = getattr(iterator, "_num_yielded", None)  # of a DataLoader
     left = operator.length_hint(iterator, -1)
-    return None if yielded is None and left < 0 else [yielded, left]
+    return None if yielded is None and left < 0 else f"{yielded} taken, {left} left"  # one text: its path is the iterator's name
 
 
 def _generator_state(value: Any) -> Any:

@@ -123,6 +123,7 @@ def test_an_iterator_that_the_step_reaches_is_told_by_how_far_it_is() -> None:
         f"iterator {name}" for name in ("batches", "numbers", "values", "endless", "single")
     }
     train_step(0)
+    assert "iterator batches" in before
     once = dict(leaves(loose_of({}, {}, train_step)))
     train_step(1)
     twice = dict(leaves(loose_of({}, {}, train_step)))
