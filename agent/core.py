@@ -177,8 +177,8 @@ class NodeCore:
             case messages.Reform(generation=generation):
                 self.generation = generation
                 yield from self._reform(order)
-            case messages.Release(generation=generation) | messages.DrillOver(generation=generation):
-                self.generation = generation
+            case messages.Release() | messages.BeginLoop() | messages.DrillOver():
+                self.generation = order.generation
                 yield from (Tell(process=each.number, order=order) for each in self.ranks().values() if each.registered)
             case messages.WriteCheckpoint():
                 first = self.ranks().get(0)

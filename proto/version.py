@@ -5,7 +5,7 @@ from functools import cache
 
 from deadpool.host.version import package_version
 
-PROTOCOL = 1  # +1 whenever what processes say to each other, or leave in files for each other, changes
+PROTOCOL = 2  # +1 whenever what processes say to each other, or leave in files for each other, changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

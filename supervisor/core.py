@@ -8,7 +8,7 @@ come. From each phase (a row) the job moves on to those with an arrow (model/pha
     start     .         ->        ->        ->        .         ->
     run       .         ->        .         ->        ->        ->
     recover   .         ->        ->        ->        .         ->
-    finish    .         ->        .         ->        .         ->
+    finish    .         ->        ->        ->        .         ->
     end       .         .         .         .         .         .
 
 Here: what happened. What a failure is taken for and what follows is in failures/handling.py, what is waited for in deadlines.py,
@@ -22,6 +22,7 @@ from deadpool.proto import messages
 from deadpool.proto.config import CHECKPOINT_SIGNAL, JobConfig, stop_signals
 from deadpool.supervisor import resumption
 from deadpool.supervisor.deadlines import deadlines, expired
+from deadpool.supervisor.failures.between_loops import reopened
 from deadpool.supervisor.failures.handling import (
     calls_reported,
     collective_failed,
@@ -60,7 +61,7 @@ from deadpool.supervisor.recovery.fresh_start import ranks_begun, start_job
 from deadpool.supervisor.recovery.orders import warm_up
 from deadpool.supervisor.recovery.planning import plan_if_ready
 from deadpool.supervisor.recovery.ready_spares import settle
-from deadpool.supervisor.recovery.running import finish_if_done
+from deadpool.supervisor.recovery.running import finished
 
 _STAGE_OF_MESSAGE: dict[type[object], Stage] = {
     messages.RankReformed: Stage.REFORM,
@@ -201,6 +202,7 @@ class Job:
         | messages.RankFailed
         | messages.RankResumed
         | messages.RankFinished
+        | messages.RankReopened
         | messages.ProtectionChanged
         | messages.StateDiffers
         | messages.DrillReady,
@@ -226,7 +228,6 @@ class Job:
             return
         if not state.roster.plays(node_id, message.rank, message.generation):
             return
-        rank = state.roster.ranks[message.rank]
         match message:
             case messages.RankBroken():
                 collective_failed(state, node_id, message, now_s)
@@ -253,11 +254,11 @@ class Job:
             case messages.StateDiffers():
                 corruption.state_differs(state, message)
             case messages.RankFinished():
-                rank.finished = True
-                state.progress.finished(message.step)
                 protocol.passed(state, message.rank, Stage.FIRST_STEP, now_s=now_s)
                 first_step_made(state, now_s)
-                finish_if_done(state, now_s=now_s)
+                finished(state, message, now_s=now_s)
+            case messages.RankReopened():
+                reopened(state, message, now_s)
             case _:
                 assert_never(message)
 

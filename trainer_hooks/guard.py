@@ -5,7 +5,9 @@
            |                                      +--it needs a call of a broken generation--> the process is replaced
            +--the generation broke--> discarded; a recovery (recovery.py), then on from the plan's step
 
-A joiner's first two attempts are its rehearsal, with muted groups; then it goes through the same recovery as everybody else.
+A joiner's first two attempts are its rehearsal, with muted groups; then it goes through the same recovery as everybody else. It
+makes them in the loop that has the state from which it will probably go on, and passes those before it; so does a process that
+resumes from a checkpoint. A loop that follows another begins once every rank has come to it.
 """
 
 import logging
@@ -15,7 +17,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import wraps
-from pathlib import Path
 from statistics import median
 from types import MethodType
 from typing import Any
@@ -23,25 +24,21 @@ from typing import Any
 from torch.optim import Optimizer
 
 from deadpool.host.console import tell
-from deadpool.host.errors import ConfigError, SnapshotError, UnavailableError
 from deadpool.proto.call_record import Head
 from deadpool.proto.messages import RankResumed
-from deadpool.proto.vault.layout import Tables
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.checkpoints.format import restore_tables
-from deadpool.trainer_hooks.checkpoints.resume import agree
 from deadpool.trainer_hooks.data.batches import BATCHES, FromLoader, batches_of
 from deadpool.trainer_hooks.ddp_reducers import DDP, DdpReducers
 from deadpool.trainer_hooks.drill.drill import DrilledRank
-from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Value
+from deadpool.trainer_hooks.loop import Attempt, Loops, Value
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
-from deadpool.trainer_hooks.protection.restore import restore_from
 from deadpool.trainer_hooks.protocol import REHEARSALS, RankPhase
 from deadpool.trainer_hooks.recovery import Recovery
 from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.start_state import StartState
 from deadpool.trainer_hooks.state.training_state import TrainingState
 from deadpool.trainer_hooks.steps import Steps
 
@@ -58,17 +55,18 @@ class RankGuard:
         self.next_step = 0
         self._session, self._state = session, state
         self._member = session.member
-        self._reducers = DdpReducers(state.models)
-        if self._reducers:
-            state.extra = {**state.extra, DDP: self._reducers}
+        reducers = DdpReducers(state.models)
+        if reducers:
+            state.extra = {**state.extra, DDP: reducers}
         self._protection = Protection(session, state, engine, on_commit=lambda: self._write_record(self.next_step))
-        self._recovery = Recovery(session, state, self._protection, self._reducers)
+        self._recovery = Recovery(session, state, self._protection, reducers)
+        self._start_state = StartState(session, state, self._protection, reducers)
         self._drill = DrilledRank(session, state)
-        self._opened = False
+        self._loops = Loops()
+        self._goal: int | None = None  # the step of the state from which to go on; None: not known yet
+        self._passing = False  # through the present loop, and what follows it
+        self.catching_up = session.role.muted
         self._rehearsing = False
-        self._resumed_from: Path | None = None
-        self._settled = True
-        self._loaded: tuple[Tables, dict[str, bytearray]] | None = None
         self._resumed_sent = True
         self._step_began_ns = 0
         self._durations_ns: deque[int] = deque(maxlen=15)
@@ -93,9 +91,10 @@ class RankGuard:
 
     # ------------------------------------------------------------ the loop
 
-    def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
+    def run(self, train_step: Callable[[int], Value], *, until: int, start: int | None = None) -> Iterator[tuple[int, Value]]:
         self._drill.step_function = train_step
-        self.begin(start=start, until=until)
+        self.begin(until=until, start=start)
+        until = self._loops.until
         try:
             while True:
                 while self.next_step < until:
@@ -117,7 +116,7 @@ class RankGuard:
         loader: Any,
         *,
         until: int,
-        start: int = 0,
+        start: int | None = None,
         accumulate: int = 1,
         epochs_apart: bool = False,
         rehearse: bool = False,
@@ -127,35 +126,36 @@ class RankGuard:
             self._state.extra = {**self._state.extra, BATCHES: batches}
         return Steps(self, batches, start=start, until=until, rehearse=rehearse)
 
-    def begin(self, *, start: int = 0, until: int, rehearse: bool = True) -> None:
-        if self._opened:
-            raise ConfigError(ONE_LOOP)
-        self._opened = True
-        if not rehearse:
-            self._member.attempts = REHEARSALS
-        if self._member.phase is RankPhase.REHEARSE and not rehearse:
-            self._recover()
+    def begin(self, *, until: int, start: int | None = None, rehearse: bool = True) -> None:
+        self._loops.begin(start, until)
+        if not self._loops.is_first and not self._passing:
+            self._begin_next()
             return
-        if self._member.phase is RankPhase.REHEARSE:
-            self._rehearsing = True
-            self.next_step = max(start, min(self._session.role.hint_step, until - 1))
+        if self._goal is None:
+            self._goal = self._session.role.hint_step + 1 if self.catching_up else self._start_state.choose(self._loops.start)
+        self._passing = self._goal > self._loops.until
+        if self._passing:
+            self._pass_by()
             return
-        start = self._resume(start)
-        self.next_step = start
         with self._session.changed:
-            self._member.begun(start)
-        if start > 0 and not rehearse and not self._settled:
-            self._session.refuse(NOT_WITHOUT_REHEARSAL)
-        is_protected = self._protection.first(StateId(generation=self._session.role.generation, step=start))
-        if is_protected and start > 0 and rehearse:
-            self._rehearsing = True  # resumed from a file: without it DDP would sum in another order than before
-            self._session.open().rehearse(True)
+            self._stand_in()
+            if not rehearse:
+                self._member.attempts = REHEARSALS
+        if self._member.phase is not RankPhase.REHEARSE:
+            self._begin_live(self._goal, rehearse=rehearse)
+        elif rehearse:
+            self._rehearse(self._goal - 1)
+        else:
+            self._recover()
 
     def step(self) -> Attempt:
-        assert self._opened, "call begin() first"
+        assert self._loops.number, "call begin() first"
         return Attempt(self, self.next_step)
 
     def finish(self) -> bool:
+        if self._passing:
+            self._loops.ended(self.next_step)
+            return True
         self._body_ended()
         step = self.next_step
         session, member = self._session, self._member
@@ -166,6 +166,7 @@ class RankGuard:
             session.carry_out(member.finished(step))
             session.changed.wait_for(lambda: member.phase not in (RankPhase.FINISHED,))
             if member.phase is RankPhase.RELEASED:
+                self._loops.ended(step)
                 return True
         self.next_step = max(0, step - 1)  # if it has to be attempted, for _leave()
         self._leave()
@@ -270,63 +271,59 @@ class RankGuard:
         if self._member.phase is RankPhase.REHEARSE:
             self._recover()
             return
-        if not (self._settled and self._protection.restore_own()):
-            self._load()
-        self._reducers.settle()
-        with self._session.changed:
-            self._member.dirty = False
-        self._rehearsing = False
+        self._start_state.take_up_again()
+        self._rehearsing = self.catching_up = False
         self._session.open().rehearse(False)
+        assert self._goal is not None
+        self.next_step = self._goal
 
-    def _resume(self, start: int) -> int:
-        """Returns the step of the persistent checkpoint that the process holds from now on, `start` where there is none."""
-        session, role = self._session, self._session.role
+    # ------------------------------------------------------------ into a loop
+
+    def _stand_in(self) -> None:
+        self._member.stands_in(start=self._loops.start, until=self._loops.until, first=self._loops.is_first)
+        self._session.behind = ""
+
+    def _pass_by(self) -> None:
+        if not self._session.behind:
+            log.warning(
+                "rank %d goes on from about step %s: what the script does between its loops up to there runs before this process "
+                "has caught up (guard.catching_up)",
+                self._session.rank,
+                self._goal,
+            )
+        self._session.behind = f"the script has ended, and no loop of it has step {self._goal}, from which it was to go on"
+        self.catching_up = True
+        self.next_step = self._loops.until
+
+    def _begin_live(self, step: int, *, rehearse: bool) -> None:
+        """Of ranks that start together: all begin with S_step, from nothing or from a checkpoint."""
+        self._start_state.take_up()
+        self.next_step = step
+        with self._session.changed:
+            self._member.begun(step)
+        if step > 0 and not rehearse and not self._start_state.settled:
+            self._session.refuse(NOT_WITHOUT_REHEARSAL)
+        safe = self._protection.first(StateId(generation=self._session.role.generation, step=step))
+        if safe and step > 0 and rehearse and self._loops.start < self._loops.until:
+            self._rehearse(step)  # without it DDP would sum in another order than before
+            self._session.open().rehearse(True)
+        elif safe:
+            self.catching_up = False
+
+    def _begin_next(self) -> None:
+        """The loop goes on from the end of the last one, and from what the script has done since. All ranks begin it together."""
+        session, member = self._session, self._member
         with session.changed:
-            self._member.dirty = True  # until it is known what the process should hold, it holds nothing
-        try:
-            store = session.connect_store(role.store_host, role.store_port)
-            keeping, rank, world_size = session.keeping, session.rank, session.world_size
-            found = agree(store, keeping, rank, world_size, role.generation, session.cancelled, self._read)
-        except UnavailableError as error:
-            session.trouble(role.generation, error)
-            return start
-        except ConfigError as error:
-            session.refuse(str(error))
-            raise
-        if found is not None:
-            self._resumed_from = found.path
-            assert self._loaded is not None
-            restore_from(self._state, *self._loaded)
-            self._loaded = None
-            self._settled = self._settle_early()
-            log.warning("rank %d resumes at step %d from %s", session.rank, found.step, found.path)
-        with session.changed:
-            self._member.dirty = False
-        return start if found is None else found.step
+            session.carry_out(member.reopened())
+            session.changed.wait_for(lambda: member.phase is RankPhase.RUN)  # else this process is replaced
+            self._stand_in()
+        self._protection.changed_by_script()
+        self.next_step = self._loops.start
 
-    def _settle_early(self) -> bool:
-        """Returns whether all DDPs are as the checkpoint has recorded them: the first state then says so as well.
-
-        One that can only be brought there by the steps of a rehearsal is not.
-        """
-        self._session.open().rehearse(True)
-        try:
-            self._reducers.settle()
-        except SnapshotError as error:
-            log.info("%s: once it has rehearsed", error)
-            return False
-        finally:
-            self._session.open().rehearse(False)
-        return True
-
-    def _read(self, path: Path) -> None:
-        """Reads what the persistent checkpoint holds of this rank. SnapshotError when it is bad."""
-        self._loaded = restore_tables(path, self._session.rank)
-
-    def _load(self) -> None:
-        """Makes the process hold once more what it has resumed from."""
-        assert self._resumed_from is not None
-        restore_from(self._state, *restore_tables(self._resumed_from, self._session.rank))
+    def _rehearse(self, step: int) -> None:
+        """The next attempts are a rehearsal: at that step, or the nearest one in this loop."""
+        self._rehearsing = True
+        self.next_step = max(self._loops.start, min(step, self._loops.until - 1))
 
     def _wrap(self, optimizer: Optimizer) -> None:
         """Puts the fence in front of this optimizer's step, and makes it do nothing in a broken generation."""
@@ -359,6 +356,7 @@ class RankGuard:
         """Returns with S_next_step in the process, protected in the newest generation."""
         self._rehearsing = False
         plan = self._recovery.run()
+        self.catching_up = False
         self.next_step = plan.resume_step
         self._resumed_sent = False
         self._protection.again(plan)

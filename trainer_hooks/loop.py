@@ -4,16 +4,51 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
+from deadpool.host.errors import ConfigError
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.steps import Steps
 
 Value = TypeVar("Value")
 
-ONE_LOOP = (
-    "guard.run() or begin() was called before: one loop holds all steps of a training; what belongs to the end of an epoch goes "
-    "into the loop body, which may communicate and change the state"
-)
+
+class Loops:
+    """The loops of one training: each goes on where the one before has ended, so that a step belongs to one of them. Pure.
+
+    `start`, `until`: of the present one, or the last. `number`: of it, from 1 on; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.start = self.until = self.number = 0
+        self._ended_at: int | None = None
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 1
+
+    def begin(self, start: int | None, until: int) -> None:
+        """Another loop is entered. ConfigError when the one before has not come to its end, or steps would not count on."""
+        if self.number == 0:
+            self.start = start or 0
+        elif self._ended_at != self.until:
+            raise ConfigError(
+                f"the loop of steps {self.start} to {self.until} was left before its end (break, return, an exception), so no "
+                "other can follow it: which steps are whose could not be told; what comes after it belongs to its body"
+            )
+        elif until <= self.until or start not in (None, self.until):
+            given = f"until={until}" if start is None else f"start={start}, until={until}"
+            raise ConfigError(
+                f"steps count on through all loops of a training: this one goes on at step {self.until}, and {given} is given; "
+                f"make until larger than {self.until}, and leave start out"
+            )
+        else:
+            self.start = self.until
+        self.until, self._ended_at = max(self.start, until), None
+        self.number += 1
+
+    def ended(self, step: int) -> None:
+        """The loop is over, with S_step."""
+        self._ended_at = step
 
 
 class Attempt:
@@ -64,9 +99,32 @@ class Guard(Protocol):
                     print(attempt.step, loss)
             if guard.finish():
                 break
+
+    Several loops may follow each other, as one for each epoch; steps count on through all of them:
+
+        for epoch in range(10):
+            for step, loss in guard.run(train_step, until=100 * (epoch + 1)):
+                ...
+            scheduler.step()
+            if not guard.catching_up:
+                save(evaluate())
+
+    What is done between two loops runs once every rank is at the end of the first one, with the true state; it may communicate
+    and change the state. No snapshot has what it changed before the next step is complete: after a failure until then, all ranks
+    come back to the end of the loop before, in fresh processes, and it runs again.
     """
 
     next_step: int
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether this process is not yet where the training is: it has taken over a rank, or resumes from a checkpoint.
+
+        Such a process passes the loops that are behind it: `run` yields nothing, and what stands between them runs with a state
+        that nobody has trained, in a process that takes over a rank also with muted groups. All that it changes in models,
+        optimizers and extras is replaced once the process is there. What it writes elsewhere stays, and what takes long is waited
+        for: `if not guard.catching_up:` goes before both. How many loops there are, and how long, must not depend on results.
+        """
 
     @property
     def counters(self) -> Counters:
@@ -88,8 +146,11 @@ class Guard(Protocol):
         print() shows it as a table, `to_json()` gives values. Before the first commit it says that this is not known yet.
         """
 
-    def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
+    def run(self, train_step: Callable[[int], Value], *, until: int, start: int | None = None) -> Iterator[tuple[int, Value]]:
         """Yields (step, train_step(step)) for each completed step in [start, until).
+
+        `start`: 0 in the first loop; a later one goes on where the one before has ended. ConfigError when that would leave it no
+        step, `start` says otherwise, or the loop before was left before its end.
 
         train_step(k) takes the training from S_k with one optimizer step. It may run again after a failure, with the same state
         and random numbers, so it must depend on nothing else that changes.
@@ -98,7 +159,7 @@ class Guard(Protocol):
         has not been through with is yielded again, on all ranks, so what a body writes may be written twice. A call of
         torch.distributed in a body never returns what was not communicated: the process ends in it, and a fresh one takes its
         place. Leaving the loop (break, return, an exception) leaves it in the body of that step: what the script does then still
-        belongs to it. One loop holds all steps: ConfigError when it is entered a second time.
+        belongs to it, and no other loop can follow.
         """
 
     def steps(
@@ -106,7 +167,7 @@ class Guard(Protocol):
         loader: Any,
         *,
         until: int,
-        start: int = 0,
+        start: int | None = None,
         accumulate: int = 1,
         epochs_apart: bool = False,
         rehearse: bool = False,
@@ -141,10 +202,11 @@ class Guard(Protocol):
     def live(self) -> bool:
         """Whether all that the script has seen in this step is real. False: the step will be discarded, values are made up."""
 
-    def begin(self, *, start: int = 0, until: int, rehearse: bool = True) -> None:
-        """Enters the loop with S_start in the process. Returns once it is protected (a joiner: immediately).
+    def begin(self, *, until: int, start: int | None = None, rehearse: bool = True) -> None:
+        """Enters a loop, as `run` does. Returns once its first state is protected, or all ranks are there; in a joiner, soon.
 
-        Without `rehearse` a joiner makes no attempts of its own, and returns only when it has the state.
+        `next_step` is `until` where the loop is passed. Without `rehearse` a joiner makes no attempts of its own, and waits until
+        it has the state.
         """
 
     def step(self) -> Attempt:

@@ -5,6 +5,12 @@
                                           | |                 +-- failed --------+
     RUN --finished--> FINISHED -- break --+ +--a muted call in the loop body--> OUTSIDE --> the process is replaced
                       FINISHED --released--> RELEASED -- break --> the process leaves
+    RELEASED --another loop--> REOPENED --all are there--> RUN
+                               REOPENED -- break --> OUTSIDE
+
+A rank can go on from the states of the loop that its script is in, and from no others (`earliest`, `latest`): a plan for another
+one is carried out by a fresh process. The state with which a later loop begins is not among them: what the script has done since
+the loop before is in no snapshot, and belongs to the first step.
 
 A step is over with the loop body that the script runs after it, not before: S_step+1 is what that body leaves (`had`). In the
 body a muted call would return to the script what nobody has communicated, so it never returns: that process is replaced, and all
@@ -20,6 +26,7 @@ from enum import StrEnum
 from deadpool.proto.messages import (
     NO_STEP,
     BadCopy,
+    BeginLoop,
     CopyConflict,
     Quiesce,
     RankBroken,
@@ -27,6 +34,7 @@ from deadpool.proto.messages import (
     RankFinished,
     RankPrepared,
     RankRaised,
+    RankReopened,
     Reform,
     Release,
 )
@@ -40,11 +48,12 @@ class RankPhase(StrEnum):
     REHEARSE = "rehearse"  # a joiner: the same with muted groups, then two steps
     RUN = "run"
     BROKEN = "broken"  # the generation is over: the step in flight runs to its boundary, to be discarded; a loop body is let run
-    OUTSIDE = "outside"  # broken, and the script waits in its loop body for a call that will not return
+    OUTSIDE = "outside"  # broken, and the script is where it cannot go back to a step from: it waits to be replaced
     WAIT = "wait"  # out of the step, for the plan
     RESTORE = "restore"  # groups are reformed, the state restored
     FINISHED = "finished"  # the loop is done, others are not yet
     RELEASED = "released"
+    REOPENED = "reopened"  # the script has come to another loop, others have not yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +76,14 @@ class Leave:
     """End this process immediately: it is out of the loop, where a broken generation would give its script wrong results."""
 
 
-Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | RankFinished | RankRaised
+Action = Break | Leave | Recover | RankPrepared | RankBroken | RankFailed | RankFinished | RankRaised | RankReopened
 
 
 class Member:
     """`generation`: the newest heard of. `running`: the one whose groups were last opened. `live`: the state in the process.
 
-    `commit_step`: the newest commit known; its slot must stay. `yielded`: as in RankPrepared.
+    `earliest`, `latest`: the steps of the states that the present loop can go on from. `ended_step`: of the state with which it
+    has ended. `commit_step`: the newest commit known; its slot must stay. `yielded`: as in RankPrepared.
     """
 
     def __init__(self, *, rank: int, generation: int, joiner: bool) -> None:
@@ -90,6 +100,8 @@ class Member:
         self.body_step = NO_STEP  # complete, and its loop body is not through
         self.has_left = False  # its loop, in the body of a step or in the middle of one
         self.exiting = False
+        self.earliest, self.latest = 0, NO_STEP
+        self.ended_step = NO_STEP
 
     @property
     def rehearsed(self) -> bool:
@@ -110,6 +122,9 @@ class Member:
                 return []  # its groups are muted; it reports when it has rehearsed
             case RankPhase.WAIT | RankPhase.OUTSIDE:
                 return [self._prepared()]
+            case RankPhase.REOPENED:
+                self.phase = RankPhase.OUTSIDE
+                return [self._prepared()]
             case RankPhase.RELEASED:
                 return [Leave()]
             case RankPhase.CONSTRUCT | RankPhase.RUN | RankPhase.FINISHED:
@@ -121,12 +136,20 @@ class Member:
     def reform(self, order: Reform) -> list[Action]:
         if order.generation != self.generation or order.generation == self.planned or self.phase is not RankPhase.WAIT:
             return []
+        if order.resume_step < self.earliest or (self.latest != NO_STEP and order.resume_step > self.latest):
+            error = f"step {order.resume_step} is of another loop than the script is in"
+            return [RankFailed(generation=order.generation, rank=self.rank, phase="reform", error=error)]
         self.phase, self.planned = RankPhase.RESTORE, order.generation
         return [Recover(order=order)]
 
     def release(self, order: Release) -> list[Action]:
-        if order.generation == self.generation and self.phase is RankPhase.FINISHED:
+        if order.generation == self.generation and self.phase is RankPhase.FINISHED and order.step >= self.ended_step:
             self.phase = RankPhase.RELEASED
+        return []
+
+    def begin_loop(self, order: BeginLoop) -> list[Action]:
+        if order.generation == self.generation and self.phase is RankPhase.REOPENED and order.step == self.ended_step:
+            self.phase = RankPhase.RUN
         return []
 
     # ------------------------------------------------------------ what happens in the process
@@ -135,13 +158,20 @@ class Member:
         """A collective of that generation failed by itself. Reported once; the supervisor finds the cause and sends Quiesce."""
         if generation == self.running and self.phase is RankPhase.RELEASED:
             return [Leave()]
+        if generation == self.generation and self.phase is RankPhase.REOPENED:
+            self.phase = RankPhase.OUTSIDE
+            return [RankBroken(generation=generation, rank=self.rank, error=error)]
         if generation != self.generation or self.phase not in (RankPhase.CONSTRUCT, RankPhase.RUN, RankPhase.FINISHED):
             return []
         self.phase = RankPhase.BROKEN
         return [RankBroken(generation=generation, rank=self.rank, error=error)]
 
+    def stands_in(self, *, start: int, until: int, first: bool) -> None:
+        """The script is in the loop of the steps from start to until; `first`: what is before start is its own, too."""
+        self.earliest, self.latest = 0 if first else start + 1, until
+
     def begun(self, step: int) -> None:
-        """The loop is entered for the first time, with S_step in the process."""
+        """A loop is entered for the first time, with S_step in the process."""
         self.live = StateId(generation=self.running, step=step)
         self.yielded = step
         if self.phase is RankPhase.CONSTRUCT:
@@ -229,8 +259,14 @@ class Member:
         """S_step is committed and the loop has no further step."""
         if self.phase is not RankPhase.RUN:
             return []
-        self.phase = RankPhase.FINISHED
+        self.phase, self.ended_step = RankPhase.FINISHED, step
         return [RankFinished(generation=self.running, rank=self.rank, step=step)]
+
+    def reopened(self) -> list[Action]:
+        """The script has come to another loop. What it has done since the last one is in no snapshot."""
+        assert self.phase is RankPhase.RELEASED, self.phase
+        self.phase, self.live = RankPhase.REOPENED, None
+        return [RankReopened(generation=self.running, rank=self.rank, step=self.ended_step)]
 
     def quiesced(self, *, clean: bool) -> list[Action]:
         """The main thread is out of the step (or the rehearsal). `clean`: nothing has changed the state since its boundary."""
@@ -286,4 +322,6 @@ class Member:
             commit_step=self.commit_step,
             yielded=self.yielded,
             outside=self.phase is RankPhase.OUTSIDE,
+            earliest=self.earliest,
+            latest=self.latest,
         )

@@ -23,7 +23,7 @@ from deadpool.host.limits import no_process_left, too_few_processes
 from deadpool.proto.config import keeping_from_json
 from deadpool.trainer_hooks.data.batches import batches_of
 from deadpool.trainer_hooks.guard import RankGuard
-from deadpool.trainer_hooks.loop import ONE_LOOP, Attempt, Guard, Value
+from deadpool.trainer_hooks.loop import Attempt, Guard, Loops, Value
 from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -152,25 +152,27 @@ class PlainGuard:
         self.next_step = 0
         self.counters = Counters()
         self.protecting = False
-        self._opened = False
+        self.catching_up = False
+        self._loops = Loops()
 
     def describe(self) -> Description:
         return Description(rank=dist.get_rank(), protected=False)
 
-    def run(self, train_step: Callable[[int], Value], *, until: int, start: int = 0) -> Iterator[tuple[int, Value]]:
-        self.begin(start=start, until=until)
+    def run(self, train_step: Callable[[int], Value], *, until: int, start: int | None = None) -> Iterator[tuple[int, Value]]:
+        self.begin(until=until, start=start)
         while self.next_step < until:
             step = self.next_step
             with self.step():
                 value = train_step(step)
             yield step, value
+        self.finish()
 
     def steps(
         self,
         loader: Any,
         *,
         until: int,
-        start: int = 0,
+        start: int | None = None,
         accumulate: int = 1,
         epochs_apart: bool = False,
         rehearse: bool = False,
@@ -178,11 +180,9 @@ class PlainGuard:
         batches = batches_of(loader, accumulate, epochs_apart=epochs_apart)
         return Steps(self, batches, start=start, until=until, rehearse=rehearse)
 
-    def begin(self, *, start: int = 0, until: int, rehearse: bool = True) -> None:
-        if self._opened:
-            raise ConfigError(ONE_LOOP)
-        self._opened = True
-        self.next_step = start
+    def begin(self, *, until: int, start: int | None = None, rehearse: bool = True) -> None:
+        self._loops.begin(start, until)
+        self.next_step = self._loops.start
 
     @property
     def live(self) -> bool:
@@ -204,6 +204,7 @@ class PlainGuard:
         return Attempt(self, self.next_step)
 
     def finish(self) -> bool:
+        self._loops.ended(self.next_step)
         return True
 
     def begin_attempt(self, step: int) -> None:

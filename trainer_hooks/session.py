@@ -19,6 +19,7 @@ from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.call_record import CallRecord, Head, record_path
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import (
+    BeginLoop,
     DrillOver,
     InjectFailure,
     LaunchFailed,
@@ -31,6 +32,7 @@ from deadpool.proto.messages import (
     RankOrder,
     RankPrepared,
     RankRaised,
+    RankReopened,
     Reform,
     Register,
     Release,
@@ -71,6 +73,7 @@ class Session:
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
         self.injections = PendingInjections(self._lose_network)
         self.drilled: set[int] = set()  # the boundaries whose drill is over
+        self.behind = ""  # what is wrong if the script ends now, not having come to where it was to go on from
         self._protection: ProtectionControl | None = None
         self.closed = False
         self._role: Role | None = None
@@ -163,7 +166,7 @@ class Session:
                 case RankBroken():
                     self._cancel()
                     self._link.send(action)
-                case RankPrepared() | RankFailed() | RankFinished() | RankRaised():
+                case RankPrepared() | RankFailed() | RankFinished() | RankRaised() | RankReopened():
                     self._link.send(action)
                 case _:
                     assert_never(action)
@@ -204,6 +207,7 @@ class Session:
         self.closed = True
         if not hasattr(sys, "last_type"):  # no error has ended the script
             self.record.end_script()
+            self._say_behind()
         with self.changed:
             self.carry_out(self.member.exits(type(getattr(sys, "last_value", SystemExit())).__name__))
         if self._protection is not None:
@@ -213,6 +217,13 @@ class Session:
         self._link.close()
         protecting = [thread for thread in threading.enumerate() if thread.name == "deadpool-protect"]
         wait_for_threads(daemons, [*protecting, *self._link.threads])
+
+    def _say_behind(self) -> None:
+        """Where all ranks have started together the user is to mend it; a joiner fails, and the job judges by that."""
+        if self.behind and self.role.muted:
+            tell(f"deadpool: rank {self.rank}: {self.behind}; how many loops there are must not depend on results")
+        elif self.behind:
+            self._link.send(LaunchFailed(generation=self.role.generation, reason=self.behind))
 
     def _on_order(self, order: RankOrder) -> None:
         breaks: list[Break] = []
@@ -230,6 +241,8 @@ class Session:
                     actions = self.member.reform(order)
                 case Release():
                     actions = self.member.release(order)
+                case BeginLoop():
+                    actions = self.member.begin_loop(order)
                 case InjectFailure():
                     self.injections.add(order.kind)
                 case DrillOver():

@@ -14,7 +14,7 @@ class SteppedBy(Protocol):
 
     next_step: int
 
-    def begin(self, *, start: int = 0, until: int, rehearse: bool = True) -> None: ...
+    def begin(self, *, until: int, start: int | None = None, rehearse: bool = True) -> None: ...
 
     def step(self) -> AbstractContextManager[Any]: ...
 
@@ -40,7 +40,7 @@ class Steps:
     next one begins. So the script cannot see whether a step has ended, and what it does between two calls may be repeated.
     """
 
-    def __init__(self, guard: SteppedBy, batches: StepBatches, *, start: int, until: int, rehearse: bool) -> None:
+    def __init__(self, guard: SteppedBy, batches: StepBatches, *, start: int | None, until: int, rehearse: bool) -> None:
         self._guard, self._batches = guard, batches
         self._start, self._until, self._rehearse = start, until, rehearse
         self._begun = self._finished = self._left = False

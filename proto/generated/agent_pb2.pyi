@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "heartbeat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "checkpoint_written", "host_trouble", "job_signalled", "call_report", "rank_raised", "drill_ready", "number")
+    __slots__ = ("hello", "heartbeat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "checkpoint_written", "host_trouble", "job_signalled", "call_report", "rank_raised", "drill_ready", "rank_reopened", "number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     STORE_OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class AgentMessage(_message.Message):
     CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
     RANK_RAISED_FIELD_NUMBER: _ClassVar[int]
     DRILL_READY_FIELD_NUMBER: _ClassVar[int]
+    RANK_REOPENED_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
@@ -58,11 +59,12 @@ class AgentMessage(_message.Message):
     call_report: CallReport
     rank_raised: _common_pb2.RankRaised
     drill_ready: _common_pb2.DrillReady
+    rank_reopened: _common_pb2.RankReopened
     number: int
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., job_signalled: _Optional[_Union[JobSignalled, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., job_signalled: _Optional[_Union[JobSignalled, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., rank_reopened: _Optional[_Union[_common_pb2.RankReopened, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop", "write_checkpoint", "report_calls", "drill_over", "number", "heard")
+    __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop", "write_checkpoint", "report_calls", "drill_over", "begin_loop", "number", "heard")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     OPEN_STORE_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +80,7 @@ class Order(_message.Message):
     WRITE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     REPORT_CALLS_FIELD_NUMBER: _ClassVar[int]
     DRILL_OVER_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_LOOP_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -95,9 +98,10 @@ class Order(_message.Message):
     write_checkpoint: _common_pb2.WriteCheckpoint
     report_calls: ReportCalls
     drill_over: _common_pb2.DrillOver
+    begin_loop: _common_pb2.BeginLoop
     number: int
     heard: int
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., report_calls: _Optional[_Union[ReportCalls, _Mapping]] = ..., drill_over: _Optional[_Union[_common_pb2.DrillOver, _Mapping]] = ..., number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., report_calls: _Optional[_Union[ReportCalls, _Mapping]] = ..., drill_over: _Optional[_Union[_common_pb2.DrillOver, _Mapping]] = ..., begin_loop: _Optional[_Union[_common_pb2.BeginLoop, _Mapping]] = ..., number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed", "readings", "conversation", "version")

@@ -123,7 +123,7 @@ class RankRaised(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class RankPrepared(_message.Message):
-    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded", "outside")
+    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded", "outside", "earliest", "latest")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     LIVE_GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,8 @@ class RankPrepared(_message.Message):
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     YIELDED_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     live_generation: int
@@ -138,7 +140,9 @@ class RankPrepared(_message.Message):
     commit_step: int
     yielded: int
     outside: bool
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ...) -> None: ...
+    earliest: int
+    latest: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ..., earliest: _Optional[int] = ..., latest: _Optional[int] = ...) -> None: ...
 
 class RankReformed(_message.Message):
     __slots__ = ("generation", "rank")
@@ -258,11 +262,31 @@ class Reform(_message.Message):
     yielded: int
     def __init__(self, generation: _Optional[int] = ..., resume_step: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ...) -> None: ...
 
-class Release(_message.Message):
-    __slots__ = ("generation",)
+class RankReopened(_message.Message):
+    __slots__ = ("generation", "rank", "step")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     generation: int
-    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+    rank: int
+    step: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("generation", "step")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: int
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class BeginLoop(_message.Message):
+    __slots__ = ("generation", "step")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: int
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class WriteCheckpoint(_message.Message):
     __slots__ = ("generation",)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from deadpool.proto.generated import common_pb2 as deadpool_dot_proto_dot_generated_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#deadpool/proto/generated/rank.proto\x12\x08\x64\x65\x61\x64pool\x1a%deadpool/proto/generated/common.proto\"\xd4\x05\n\x0bRankMessage\x12&\n\x08register\x18\x01 \x01(\x0b\x32\x12.deadpool.RegisterH\x00\x12$\n\x07reserve\x18\x02 \x01(\x0b\x32\x11.deadpool.ReserveH\x00\x12/\n\rlaunch_failed\x18\x03 \x01(\x0b\x32\x16.deadpool.LaunchFailedH\x00\x12+\n\x0brank_joined\x18\x04 \x01(\x0b\x32\x14.deadpool.RankJoinedH\x00\x12+\n\x0brank_broken\x18\x05 \x01(\x0b\x32\x14.deadpool.RankBrokenH\x00\x12/\n\rrank_prepared\x18\x06 \x01(\x0b\x32\x16.deadpool.RankPreparedH\x00\x12/\n\rrank_reformed\x18\x07 \x01(\x0b\x32\x16.deadpool.RankReformedH\x00\x12/\n\rrank_restored\x18\x08 \x01(\x0b\x32\x16.deadpool.RankRestoredH\x00\x12+\n\x0brank_failed\x18\t \x01(\x0b\x32\x14.deadpool.RankFailedH\x00\x12-\n\x0crank_resumed\x18\n \x01(\x0b\x32\x15.deadpool.RankResumedH\x00\x12/\n\rrank_finished\x18\x0b \x01(\x0b\x32\x16.deadpool.RankFinishedH\x00\x12\x39\n\x12protection_changed\x18\x15 \x01(\x0b\x32\x1b.deadpool.ProtectionChangedH\x00\x12/\n\rstate_differs\x18\x16 \x01(\x0b\x32\x16.deadpool.StateDiffersH\x00\x12+\n\x0brank_raised\x18) \x01(\x0b\x32\x14.deadpool.RankRaisedH\x00\x12+\n\x0b\x64rill_ready\x18\x33 \x01(\x0b\x32\x14.deadpool.DrillReadyH\x00\x42\x06\n\x04\x62ody\"\xe0\x02\n\tRankOrder\x12\x1e\n\x04role\x18\x01 \x01(\x0b\x32\x0e.deadpool.RoleH\x00\x12&\n\x08reserved\x18\x02 \x01(\x0b\x32\x12.deadpool.ReservedH\x00\x12$\n\x07quiesce\x18\x03 \x01(\x0b\x32\x11.deadpool.QuiesceH\x00\x12\"\n\x06reform\x18\x04 \x01(\x0b\x32\x10.deadpool.ReformH\x00\x12$\n\x07release\x18\x05 \x01(\x0b\x32\x11.deadpool.ReleaseH\x00\x12\x31\n\x0einject_failure\x18\x06 \x01(\x0b\x32\x17.deadpool.InjectFailureH\x00\x12\x35\n\x10write_checkpoint\x18\x07 \x01(\x0b\x32\x19.deadpool.WriteCheckpointH\x00\x12)\n\ndrill_over\x18\x33 \x01(\x0b\x32\x13.deadpool.DrillOverH\x00\x42\x06\n\x04\x62ody\";\n\x08Register\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\"\n\x07version\x18\x02 \x01(\x0b\x32\x11.deadpool.Version\"F\n\x07Reserve\x12\x0c\n\x04rank\x18\x01 \x01(\x03\x12\x16\n\x0esnapshot_bytes\x18\x02 \x01(\x03\x12\x15\n\rreplica_bytes\x18\x03 \x01(\x03\"\x19\n\x08Reserved\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"\xac\x02\n\x04Role\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x03\x12\x12\n\nlocal_rank\x18\x03 \x01(\x03\x12\x12\n\nworld_size\x18\x04 \x01(\x03\x12\r\n\x05muted\x18\x05 \x01(\x08\x12\x12\n\nstore_host\x18\x06 \x01(\t\x12\x12\n\nstore_port\x18\x07 \x01(\x03\x12\x11\n\thint_step\x18\x08 \x01(\x03\x12&\n\tplacement\x18\t \x01(\x0b\x32\x13.deadpool.Placement\x12\x34\n\x0b\x65nvironment\x18\n \x03(\x0b\x32\x1f.deadpool.Role.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1d\n\rInjectFailure\x12\x0c\n\x04kind\x18\x01 \x01(\t2@\n\x05\x41gent\x12\x37\n\x05Serve\x12\x15.deadpool.RankMessage\x1a\x13.deadpool.RankOrder(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#deadpool/proto/generated/rank.proto\x12\x08\x64\x65\x61\x64pool\x1a%deadpool/proto/generated/common.proto\"\x85\x06\n\x0bRankMessage\x12&\n\x08register\x18\x01 \x01(\x0b\x32\x12.deadpool.RegisterH\x00\x12$\n\x07reserve\x18\x02 \x01(\x0b\x32\x11.deadpool.ReserveH\x00\x12/\n\rlaunch_failed\x18\x03 \x01(\x0b\x32\x16.deadpool.LaunchFailedH\x00\x12+\n\x0brank_joined\x18\x04 \x01(\x0b\x32\x14.deadpool.RankJoinedH\x00\x12+\n\x0brank_broken\x18\x05 \x01(\x0b\x32\x14.deadpool.RankBrokenH\x00\x12/\n\rrank_prepared\x18\x06 \x01(\x0b\x32\x16.deadpool.RankPreparedH\x00\x12/\n\rrank_reformed\x18\x07 \x01(\x0b\x32\x16.deadpool.RankReformedH\x00\x12/\n\rrank_restored\x18\x08 \x01(\x0b\x32\x16.deadpool.RankRestoredH\x00\x12+\n\x0brank_failed\x18\t \x01(\x0b\x32\x14.deadpool.RankFailedH\x00\x12-\n\x0crank_resumed\x18\n \x01(\x0b\x32\x15.deadpool.RankResumedH\x00\x12/\n\rrank_finished\x18\x0b \x01(\x0b\x32\x16.deadpool.RankFinishedH\x00\x12\x39\n\x12protection_changed\x18\x15 \x01(\x0b\x32\x1b.deadpool.ProtectionChangedH\x00\x12/\n\rstate_differs\x18\x16 \x01(\x0b\x32\x16.deadpool.StateDiffersH\x00\x12+\n\x0brank_raised\x18) \x01(\x0b\x32\x14.deadpool.RankRaisedH\x00\x12+\n\x0b\x64rill_ready\x18\x33 \x01(\x0b\x32\x14.deadpool.DrillReadyH\x00\x12/\n\rrank_reopened\x18\x34 \x01(\x0b\x32\x16.deadpool.RankReopenedH\x00\x42\x06\n\x04\x62ody\"\x8b\x03\n\tRankOrder\x12\x1e\n\x04role\x18\x01 \x01(\x0b\x32\x0e.deadpool.RoleH\x00\x12&\n\x08reserved\x18\x02 \x01(\x0b\x32\x12.deadpool.ReservedH\x00\x12$\n\x07quiesce\x18\x03 \x01(\x0b\x32\x11.deadpool.QuiesceH\x00\x12\"\n\x06reform\x18\x04 \x01(\x0b\x32\x10.deadpool.ReformH\x00\x12$\n\x07release\x18\x05 \x01(\x0b\x32\x11.deadpool.ReleaseH\x00\x12\x31\n\x0einject_failure\x18\x06 \x01(\x0b\x32\x17.deadpool.InjectFailureH\x00\x12\x35\n\x10write_checkpoint\x18\x07 \x01(\x0b\x32\x19.deadpool.WriteCheckpointH\x00\x12)\n\ndrill_over\x18\x33 \x01(\x0b\x32\x13.deadpool.DrillOverH\x00\x12)\n\nbegin_loop\x18\x34 \x01(\x0b\x32\x13.deadpool.BeginLoopH\x00\x42\x06\n\x04\x62ody\";\n\x08Register\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\"\n\x07version\x18\x02 \x01(\x0b\x32\x11.deadpool.Version\"F\n\x07Reserve\x12\x0c\n\x04rank\x18\x01 \x01(\x03\x12\x16\n\x0esnapshot_bytes\x18\x02 \x01(\x03\x12\x15\n\rreplica_bytes\x18\x03 \x01(\x03\"\x19\n\x08Reserved\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"\xac\x02\n\x04Role\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x03\x12\x12\n\nlocal_rank\x18\x03 \x01(\x03\x12\x12\n\nworld_size\x18\x04 \x01(\x03\x12\r\n\x05muted\x18\x05 \x01(\x08\x12\x12\n\nstore_host\x18\x06 \x01(\t\x12\x12\n\nstore_port\x18\x07 \x01(\x03\x12\x11\n\thint_step\x18\x08 \x01(\x03\x12&\n\tplacement\x18\t \x01(\x0b\x32\x13.deadpool.Placement\x12\x34\n\x0b\x65nvironment\x18\n \x03(\x0b\x32\x1f.deadpool.Role.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1d\n\rInjectFailure\x12\x0c\n\x04kind\x18\x01 \x01(\t2@\n\x05\x41gent\x12\x37\n\x05Serve\x12\x15.deadpool.RankMessage\x1a\x13.deadpool.RankOrder(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,21 +35,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLE_ENVIRONMENTENTRY']._loaded_options = None
   _globals['_ROLE_ENVIRONMENTENTRY']._serialized_options = b'8\001'
   _globals['_RANKMESSAGE']._serialized_start=89
-  _globals['_RANKMESSAGE']._serialized_end=813
-  _globals['_RANKORDER']._serialized_start=816
-  _globals['_RANKORDER']._serialized_end=1168
-  _globals['_REGISTER']._serialized_start=1170
-  _globals['_REGISTER']._serialized_end=1229
-  _globals['_RESERVE']._serialized_start=1231
-  _globals['_RESERVE']._serialized_end=1301
-  _globals['_RESERVED']._serialized_start=1303
-  _globals['_RESERVED']._serialized_end=1328
-  _globals['_ROLE']._serialized_start=1331
-  _globals['_ROLE']._serialized_end=1631
-  _globals['_ROLE_ENVIRONMENTENTRY']._serialized_start=1581
-  _globals['_ROLE_ENVIRONMENTENTRY']._serialized_end=1631
-  _globals['_INJECTFAILURE']._serialized_start=1633
-  _globals['_INJECTFAILURE']._serialized_end=1662
-  _globals['_AGENT']._serialized_start=1664
-  _globals['_AGENT']._serialized_end=1728
+  _globals['_RANKMESSAGE']._serialized_end=862
+  _globals['_RANKORDER']._serialized_start=865
+  _globals['_RANKORDER']._serialized_end=1260
+  _globals['_REGISTER']._serialized_start=1262
+  _globals['_REGISTER']._serialized_end=1321
+  _globals['_RESERVE']._serialized_start=1323
+  _globals['_RESERVE']._serialized_end=1393
+  _globals['_RESERVED']._serialized_start=1395
+  _globals['_RESERVED']._serialized_end=1420
+  _globals['_ROLE']._serialized_start=1423
+  _globals['_ROLE']._serialized_end=1723
+  _globals['_ROLE_ENVIRONMENTENTRY']._serialized_start=1673
+  _globals['_ROLE_ENVIRONMENTENTRY']._serialized_end=1723
+  _globals['_INJECTFAILURE']._serialized_start=1725
+  _globals['_INJECTFAILURE']._serialized_end=1754
+  _globals['_AGENT']._serialized_start=1756
+  _globals['_AGENT']._serialized_end=1820
 # @@protoc_insertion_point(module_scope)

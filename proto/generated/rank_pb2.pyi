@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RankMessage(_message.Message):
-    __slots__ = ("register", "reserve", "launch_failed", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "rank_raised", "drill_ready")
+    __slots__ = ("register", "reserve", "launch_failed", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "rank_raised", "drill_ready", "rank_reopened")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     LAUNCH_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class RankMessage(_message.Message):
     STATE_DIFFERS_FIELD_NUMBER: _ClassVar[int]
     RANK_RAISED_FIELD_NUMBER: _ClassVar[int]
     DRILL_READY_FIELD_NUMBER: _ClassVar[int]
+    RANK_REOPENED_FIELD_NUMBER: _ClassVar[int]
     register: Register
     reserve: Reserve
     launch_failed: _common_pb2.LaunchFailed
@@ -39,10 +40,11 @@ class RankMessage(_message.Message):
     state_differs: _common_pb2.StateDiffers
     rank_raised: _common_pb2.RankRaised
     drill_ready: _common_pb2.DrillReady
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ...) -> None: ...
+    rank_reopened: _common_pb2.RankReopened
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., rank_reopened: _Optional[_Union[_common_pb2.RankReopened, _Mapping]] = ...) -> None: ...
 
 class RankOrder(_message.Message):
-    __slots__ = ("role", "reserved", "quiesce", "reform", "release", "inject_failure", "write_checkpoint", "drill_over")
+    __slots__ = ("role", "reserved", "quiesce", "reform", "release", "inject_failure", "write_checkpoint", "drill_over", "begin_loop")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     QUIESCE_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +53,7 @@ class RankOrder(_message.Message):
     INJECT_FAILURE_FIELD_NUMBER: _ClassVar[int]
     WRITE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     DRILL_OVER_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_LOOP_FIELD_NUMBER: _ClassVar[int]
     role: Role
     reserved: Reserved
     quiesce: _common_pb2.Quiesce
@@ -59,7 +62,8 @@ class RankOrder(_message.Message):
     inject_failure: InjectFailure
     write_checkpoint: _common_pb2.WriteCheckpoint
     drill_over: _common_pb2.DrillOver
-    def __init__(self, role: _Optional[_Union[Role, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject_failure: _Optional[_Union[InjectFailure, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., drill_over: _Optional[_Union[_common_pb2.DrillOver, _Mapping]] = ...) -> None: ...
+    begin_loop: _common_pb2.BeginLoop
+    def __init__(self, role: _Optional[_Union[Role, _Mapping]] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject_failure: _Optional[_Union[InjectFailure, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., drill_over: _Optional[_Union[_common_pb2.DrillOver, _Mapping]] = ..., begin_loop: _Optional[_Union[_common_pb2.BeginLoop, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("pid", "version")

@@ -6,6 +6,7 @@ from signal import SIGTERM
 from deadpool.proto.messages.common import (
     NO_STEP,
     NO_VERSION,
+    BeginLoop,
     DrillOver,
     DrillReady,
     LaunchFailed,
@@ -19,6 +20,7 @@ from deadpool.proto.messages.common import (
     RankPrepared,
     RankRaised,
     RankReformed,
+    RankReopened,
     RankRestored,
     RankResumed,
     Reform,
@@ -338,6 +340,7 @@ AgentMessage = (
     | CallReport
     | RankRaised
     | DrillReady
+    | RankReopened
 )
 
 Order = (
@@ -356,4 +359,5 @@ Order = (
     | WriteCheckpoint
     | ReportCalls
     | DrillOver
+    | BeginLoop
 )

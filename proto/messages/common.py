@@ -133,7 +133,8 @@ class RankPrepared:
     `yielded`: the script has had all steps before this one, and its loop body has been through with each of them; a body in
     which a call of a broken generation returned is void, so its step does not count. NO_STEP when this process does not know (a
     joiner that has not resumed yet). `outside`: it is not out of its step: its script waits in the loop body for a call of the
-    broken generation, which will not return; the process is to be replaced.
+    broken generation, which will not return; the process is to be replaced. `earliest`, `latest`: the script can go on from the
+    states of these steps only, being in the loop that has them (`latest`: NO_STEP, not known).
     """
 
     generation: int
@@ -143,6 +144,8 @@ class RankPrepared:
     commit_step: int
     yielded: int = NO_STEP
     outside: bool = False
+    earliest: int = 0
+    latest: int = NO_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +227,15 @@ class RankFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankReopened:
+    """The script, released from a loop that ended with S_step, has come to another one; the rank waits for BeginLoop."""
+
+    generation: int
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectionChanged:
     """The rank's states since S_step are not protected, for this reason; training goes on. "": from S_step on they are again."""
 
@@ -280,9 +292,18 @@ class Reform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Every rank has finished: the ranks leave the step loop."""
+    """Every rank has finished: the ranks leave the step loop, which ends with S_step."""
 
     generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginLoop:
+    """Every rank has come to the loop that goes on from S_step: they begin it. For every member, and relayed to its ranks."""
+
+    generation: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

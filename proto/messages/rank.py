@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from deadpool.proto.messages.common import (
     NO_VERSION,
+    BeginLoop,
     DrillOver,
     DrillReady,
     LaunchFailed,
@@ -17,6 +18,7 @@ from deadpool.proto.messages.common import (
     RankPrepared,
     RankRaised,
     RankReformed,
+    RankReopened,
     RankRestored,
     RankResumed,
     Reform,
@@ -96,6 +98,7 @@ RankMessage = (
     | StateDiffers
     | RankRaised
     | DrillReady
+    | RankReopened
 )
 
-RankOrder = Role | Reserved | Quiesce | Reform | Release | InjectFailure | WriteCheckpoint | DrillOver
+RankOrder = Role | Reserved | Quiesce | Reform | Release | InjectFailure | WriteCheckpoint | DrillOver | BeginLoop

@@ -105,7 +105,10 @@ def _done(state: JobState, node_id: str, exited: messages.RankExited, exit: Rank
         state.failures.leavers[number] = Leaver(node_id=node_id, rank=number, step=rank.step, at_s=said_s)
     if exit.finished or not state.hooked:
         protocol.passed(state, number, Stage.FIRST_STEP, now_s=now_s)
-    if not _missed_in_a_collective(state, now_s):  # what scripts have done since is wrong, though all of them may exit with 0
+    if any(each.reopened for each in state.roster.ranks):  # others go on with another loop
+        state.failures.leavers[number] = Leaver(node_id=node_id, rank=number, step=rank.step, at_s=said_s)
+        missed(state, now_s)
+    elif not _missed_in_a_collective(state, now_s):  # what scripts have done since is wrong, though all of them may exit with 0
         finish_if_done(state, now_s=now_s)
         first_step_made(state, now_s)
 
@@ -201,6 +204,8 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
             elif was_member or needs_holder(state, node_id):
                 failed(state, failure, now_s)
             else:
+                if state.phase is Phase.FINISH:
+                    state.recovery.holder_lost(node_id)
                 protocol.vault_gone(state, node_id, now_s=now_s)
         case _:
             assert_never(state.phase)
@@ -239,7 +244,7 @@ def broken_collective_expired(state: JobState, now_s: float) -> None:
     names = f" (the error names {peer})" if peer else ""
     cause = f"a collective failed on rank {broken.rank} and nobody died{names}: {broken.error}"
     state.failures.broken_collective = None
-    if state.hooked and not _missed(state, now_s):
+    if state.hooked and not missed(state, now_s):
         failed(state, _transient(cause, broken.node_id, (), broken.at_s), now_s)
 
 
@@ -249,11 +254,11 @@ def _missed_in_a_collective(state: JobState, now_s: float) -> bool:
     Returns whether so.
     """
     failures = state.failures
-    missed = False
+    found = False
     if failures.broken_collective is not None and failures.leavers and now_s >= failures.exit_expected_until_s():
         failures.broken_collective = None
-        missed = _missed(state, now_s)
-    return missed
+        found = missed(state, now_s)
+    return found
 
 
 def step_begun(state: JobState, step: int, now_s: float) -> None:
@@ -263,7 +268,7 @@ def step_begun(state: JobState, step: int, now_s: float) -> None:
     """
     left = [each for each in _undone(state) if each.step != messages.NO_STEP and each.step < step]
     if left and state.phase is Phase.RUN and now_s >= state.failures.exit_expected_until_s():
-        _missed(state, now_s)
+        missed(state, now_s)
 
 
 def first_step_made(state: JobState, now_s: float) -> None:
@@ -272,7 +277,7 @@ def first_step_made(state: JobState, now_s: float) -> None:
     if state.phase is Phase.RECOVER and attempt is not None and attempt.stage is Stage.FIRST_STEP:
         left = {each.rank for each in _undone(state)}
         if left and attempt.behind[Stage.FIRST_STEP] <= left and now_s >= state.failures.exit_expected_until_s():
-            _missed(state, now_s)
+            missed(state, now_s)
 
 
 def _undone(state: JobState) -> list[Leaver]:
@@ -280,7 +285,7 @@ def _undone(state: JobState) -> list[Leaver]:
     return [each for each in state.failures.leavers.values() if not state.roster.ranks[each.rank].finished]
 
 
-def _missed(state: JobState, now_s: float) -> bool:
+def missed(state: JobState, now_s: float) -> bool:
     """Something has failed, or stands still, because a rank has left its step loop: it is the root cause. Returns whether so."""
     leavers = state.failures.leavers
     if not leavers:
@@ -321,7 +326,7 @@ def calls_reported(state: JobState, node_id: str, report: messages.CallReport, n
 
 def _conclude(state: JobState, inquiry: Inquiry, now_s: float) -> None:
     failure = conclude(state, inquiry, now_s)
-    if failure is not None and not _missed(state, now_s):
+    if failure is not None and not missed(state, now_s):
         failed(state, failure, now_s)
 
 

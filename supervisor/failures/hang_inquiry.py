@@ -18,10 +18,14 @@ _REPORT_TIMEOUT_S = 10.0  # an agent takes up to 3 s for the stacks
 
 
 def stepping_generation(state: JobState) -> int | None:
-    """Returns the generation whose ranks should be making steps now; None when none should, or nothing is known of steps."""
+    """Returns the generation whose ranks should be making steps now; None when none should, or nothing is known of steps.
+
+    Between two loops they should once one of them waits for the others.
+    """
     attempt = state.recovery.attempt
     first_step = state.phase is Phase.RECOVER and attempt is not None and attempt.stage is Stage.FIRST_STEP
-    return state.generation if state.hooked and (state.phase is Phase.RUN or first_step) else None
+    waits = state.phase is Phase.FINISH and any(rank.reopened for rank in state.roster.ranks)
+    return state.generation if state.hooked and (state.phase is Phase.RUN or first_step or waits) else None
 
 
 def open_inquiry(state: JobState) -> Inquiry | None:

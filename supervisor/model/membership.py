@@ -46,6 +46,7 @@ class Rank:
 
     `since`: the generation in which this process was given the rank: what an older process says is not about this one.
     `present`: the process exists as far as is known. `joining`: it has not been prepared once. `done`: it exited with 0.
+    `finished`: it is at the end of its step loop, and has not come to another one; `reopened`: it has.
     `joined_s`: when it had come as far as `join()`; None once it has made, or rehearsed, its first steps.
     `stopped_s`: since when it is known to be stopped (SIGSTOP), None while it is not.
     `yielded`: so far at least its script has had the steps (RankPrepared); `yielded_known`: so far and no further.
@@ -60,6 +61,7 @@ class Rank:
     assigned_at_s: float = 0.0
     joined_s: float | None = None
     finished: bool = False
+    reopened: bool = False
     done: bool = False
     step: int = NO_STEP
     commit_step: int = NO_STEP
@@ -165,7 +167,8 @@ class Roster:
 
     def gone(self, rank: Rank) -> None:
         """The rank has no process."""
-        rank.pid, rank.present, rank.joining, rank.finished, rank.done = 0, False, False, False, False
+        rank.pid, rank.present, rank.joining, rank.done = 0, False, False, False
+        rank.finished = rank.reopened = False
         rank.joined_s = rank.stopped_s = None
 
     def give_process(self, rank: Rank, *, generation: int, now_s: float, joining: bool) -> None:

@@ -8,7 +8,7 @@ class Phase(StrEnum):
     START = "start"  # all ranks are started, from nothing
     RUN = "run"
     RECOVER = "recover"  # ranks are brought back to a state, or a node is waited for
-    FINISH = "finish"  # the ranks have left their step loops
+    FINISH = "finish"  # the ranks have left their step loops: they are between two, or behind the last
     END = "end"
 
 
@@ -17,7 +17,7 @@ MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.START: frozenset({Phase.START, Phase.RUN, Phase.RECOVER, Phase.END}),
     Phase.RUN: frozenset({Phase.START, Phase.RECOVER, Phase.FINISH, Phase.END}),
     Phase.RECOVER: frozenset({Phase.RECOVER, Phase.START, Phase.RUN, Phase.END}),
-    Phase.FINISH: frozenset({Phase.START, Phase.RECOVER, Phase.END}),
+    Phase.FINISH: frozenset({Phase.START, Phase.RUN, Phase.RECOVER, Phase.END}),
     Phase.END: frozenset(),
 }
 

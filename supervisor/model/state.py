@@ -67,7 +67,8 @@ class RecoveryState:
     """`attempt`: while the generation is being brought up, in the phases start and recover. `story`: from the first failure on.
 
     `drained`: rank -> the node that is being drained, where its process of before waits to be ended; `draining`: that node,
-    until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation. `fruitless`: recoveries since the
+    until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation; `holders_lost`: those of them that
+    were lost while the ranks were out of their loops, and needed none. `fruitless`: recoveries since the
     last new commit; `fruitful_step`: the newest commit when it was last set back. `restarts`: of an unhooked job.
     `store`: the newest one that the job has had. `hot`: by spare. `swaps`: by the node whose ranks are to move.
     `not_hot`: spares that have failed to get so, and are not asked again.
@@ -78,6 +79,7 @@ class RecoveryState:
     records: list[RecoveryRecord] = field(default_factory=list)
     lineage: list[Sent] = field(default_factory=list)
     holders: frozenset[str] = frozenset()
+    holders_lost: frozenset[str] = frozenset()
     draining: str = ""
     drained: dict[int, str] = field(default_factory=dict)
     restarts: int = 0
@@ -88,6 +90,10 @@ class RecoveryState:
     hot: dict[str, HotSpare] = field(default_factory=dict)
     swaps: dict[str, Swap] = field(default_factory=dict)
     not_hot: set[str] = field(default_factory=set)
+
+    def holder_lost(self, node_id: str) -> None:
+        """It had no replicas to take just then, and is missed if there will be some."""
+        self.holders_lost |= self.holders & {node_id}
 
     def branch(self, *, generation: int, resume_step: int) -> None:
         """States after S_resume_step of generations before this one are of a dead branch."""
@@ -138,13 +144,17 @@ class ProtectionState:
 
 @dataclass(slots=True, kw_only=True)
 class ProgressState:
-    """`commit_step`: the newest that anyone has reported. `assembled_s`: when enough agents had said Hello, None before.
+    """`commit_step`: the newest that anyone has reported. `finished_step`, `released_step`: with which a loop has ended, in this
+    generation, on some rank, and on all, which were released then.
+
+    `assembled_s`: when enough agents had said Hello, None before.
 
     `longest_build_s`: that a process has taken from join() to its first steps, made or rehearsed.
     """
 
     commit_step: int = NO_STEP
     finished_step: int = NO_STEP
+    released_step: int = NO_STEP
     longest_build_s: float = 0.0
     assembled_s: float | None = None
 
@@ -157,6 +167,11 @@ class ProgressState:
 
     def finished(self, step: int) -> None:
         self.finished_step = max(self.finished_step, step)
+
+    def released(self) -> int:
+        """Returns the step with which the loop has ended, from which all ranks are released now."""
+        self.released_step = self.finished_step
+        return self.released_step
 
     def assembled(self, at_s: float | None) -> None:
         self.assembled_s = at_s
@@ -252,6 +267,7 @@ class JobState:
         self.generation += 1
         self.failures.broken_collective, self.failures.exits_expected = None, {}
         self.failures.leavers = {}
+        self.progress.finished_step = self.progress.released_step = NO_STEP
         return self.generation
 
     def built(self, rank: Rank, now_s: float) -> None:

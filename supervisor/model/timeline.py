@@ -125,7 +125,8 @@ class RecoveryAttempt:
     `behind[stage]`: the ranks that have not passed it; they need not wait for each other, so a rank can be stages ahead.
     `owing`: live nodes whose vault report is due. `drained`: ranks whose processes of before, on a node that is drained, have not
     reached their boundary. `killing`: ranks that must be replaced, until they are seen to exit;
-    `outside`: those of them that have not failed, and whose scripts are where they cannot go back to a step from.
+    `outside`: those of them that have not failed, and whose scripts cannot go back to the step from where they are.
+    `hint_step`: for joiners, once there was a plan; the newest commit tells it before.
     """
 
     generation: int
@@ -142,6 +143,7 @@ class RecoveryAttempt:
     killing: set[int] = field(default_factory=set)
     kill_deadline_s: float = 0.0
     outside: set[int] = field(default_factory=set)
+    hint_step: int = NO_STEP
     last_at_s: float = 0.0  # when the last rank resumed
 
     def enter(self, stage: Stage, now_s: float) -> None:

@@ -104,6 +104,8 @@ def _ranks(state: JobState) -> Iterator[str]:
             yield f"rank {rank.rank} has no process"
         if rank.joining and state.phase in (Phase.START, Phase.RUN, Phase.FINISH):
             yield f"rank {rank.rank} is still joining"
+        if rank.reopened and (rank.finished or not rank.present or state.phase not in (Phase.FINISH, Phase.END)):
+            yield f"rank {rank.rank} waits for its next loop"
         if rank.yielded_known and rank.yielded == NO_STEP:
             yield f"rank {rank.rank}: nothing is known of what its script has had"
 
@@ -149,5 +151,9 @@ def _rest(state: JobState) -> Iterator[str]:
         yield f"an inquiry about generation {failures.inquiry.generation}"
     if progress.assembled_s is None and state.phase not in (Phase.ASSEMBLE, Phase.END):
         yield "it has started without enough nodes"
+    if state.phase is Phase.FINISH and progress.released_step == NO_STEP:
+        yield "its ranks were released from no loop"
+    if not state.recovery.holders_lost <= state.recovery.holders:
+        yield f"lost are {state.recovery.holders_lost} of the holders {state.recovery.holders}"
     if any(not 0 <= number < len(state.roster.ranks) for number in state.protection.corrupted):
         yield f"corrupted ranks {state.protection.corrupted}"

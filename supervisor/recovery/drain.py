@@ -100,7 +100,9 @@ def _obstacle(state: JobState, node: Node, *, seated: bool) -> str:
             return f"{node.node_id} cannot be drained yet: the job has not begun to train"
         case Phase.RECOVER:
             return f"{node.node_id} cannot be drained now: the job recovers; ask again when it runs"
-        case Phase.FINISH | Phase.END:
+        case Phase.FINISH:
+            return f"{node.node_id} is not drained: the ranks are out of their step loops; ask again if they begin another one"
+        case Phase.END:
             return f"{node.node_id} is not drained: the job is ending"
         case Phase.RUN:
             pass

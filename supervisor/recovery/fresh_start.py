@@ -60,7 +60,7 @@ def start_ranks(state: JobState, attempt: RecoveryAttempt, opened: StoreOpened, 
     config, roster = state.config, state.roster
     lap(state, attempt, now_s)
     attempt.enter(Stage.BEGIN, now_s)
-    state.recovery.holders = frozenset()
+    state.recovery.holders = state.recovery.holders_lost = frozenset()
     for node in roster.members():
         for rank in roster.of_node(node.node_id):
             roster.give_process(rank, generation=state.generation, now_s=now_s, joining=False)

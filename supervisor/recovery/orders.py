@@ -1,7 +1,7 @@
 """What nodes are ordered while a generation is brought up, in whichever way. Over JobState."""
 
 from deadpool.proto.config import Readiness
-from deadpool.proto.messages import Assign, KillRanks, OpenStore, Placement, WarmUp
+from deadpool.proto.messages import NO_STEP, Assign, KillRanks, OpenStore, Placement, WarmUp
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
@@ -36,7 +36,7 @@ def kill(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None
 
 
 def replace_outside(state: JobState, ranks: set[int], reason: str, *, now_s: float) -> None:
-    """These ranks' processes have not failed, but their scripts are where they cannot go back to a step from: fresh ones can."""
+    """These ranks' processes did not fail, but their scripts cannot go back to the step from where they are: fresh ones can."""
     assert state.recovery.attempt is not None
     state.recovery.attempt.outside |= ranks
     if ranks:
@@ -63,12 +63,15 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
 
 
 def assignment(state: JobState, placements: tuple[Placement, ...], *, hot: bool = False) -> Assign:
-    store = state.recovery.store
+    attempt, store = state.recovery.attempt, state.recovery.store
+    hint_step = attempt.hint_step if attempt is not None else NO_STEP
+    if hint_step == NO_STEP:
+        hint_step = max(0, state.progress.commit_step - 1)
     return Assign(
         generation=state.generation,
         world_size=len(state.roster.ranks),
         placements=placements,
-        hint_step=max(0, state.progress.commit_step - 1),
+        hint_step=hint_step,
         master_node_count=len(state.roster.seats),
         restart_count=state.recovery.restarts,
         store_host=store.host if store is not None else "",

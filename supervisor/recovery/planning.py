@@ -8,6 +8,7 @@ from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drained_ranks
 from deadpool.supervisor.recovery.fresh_start import start_over
+from deadpool.supervisor.recovery.orders import replace_outside
 from deadpool.supervisor.recovery.plan import Live, Plan, as_good_as_committed, plan_recovery
 from deadpool.supervisor.recovery.running import lap
 
@@ -57,12 +58,30 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
     ):  # a first step must meet ranks that have not stepped: DDP sums in another order from its second on
         story.goes_back(0, newest_step=plan.newest_step)
         start_over(state, "no step is done yet that all ranks can go on from", now_s=now_s)
-    else:
+    elif not _replace_stranded(state, attempt, plan.resume_step, now_s=now_s):
         _go_back(state, attempt, plan, why)
         drained_ranks.end(state)
         lap(state, attempt, now_s)
         attempt.enter(Stage.REFORM, now_s)
         _send_plan(state, plan.resume_step, plan.sources, store)
+
+
+def _replace_stranded(state: JobState, attempt: RecoveryAttempt, resume_step: int, *, now_s: float) -> bool:
+    """Fresh processes take over from those whose scripts are in another loop than the one that goes on from S_resume_step.
+
+    The plan waits for them. They are told that step, so that they are in its loop: it may be that of another plan by then.
+    """
+    stranded = {
+        rank
+        for rank, each in attempt.prepared.items()
+        if resume_step < each.earliest or (each.latest != NO_STEP and resume_step > each.latest)
+    }
+    if stranded:
+        lap(state, attempt, now_s)
+        attempt.enter(Stage.QUIESCE, now_s)
+        attempt.hint_step = resume_step - 1
+        replace_outside(state, stranded, f"step {resume_step} is of another loop than their scripts are in", now_s=now_s)
+    return bool(stranded)
 
 
 def _without_plan(state: JobState, why: str, *, now_s: float) -> None:
@@ -109,7 +128,7 @@ def _send_plan(state: JobState, resume_step: int, sources: Sequence[Source], sto
     yielded = max(resume_step, roster.yielded())
     for rank in roster.ranks:  # all do as the plan says; how far each has come with it they will say
         rank.yielded, rank.yielded_known = yielded, False
-    state.recovery.holders = frozenset()
+    state.recovery.holders = state.recovery.holders_lost = frozenset()
     for node in roster.members():
         placements = roster.placements(node.node_id, state.config.replicas)
         state.recovery.holders |= {holder.node_id for placement in placements for holder in placement.holders}

@@ -85,10 +85,11 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     if before is not None:  # whoever is being replaced still is
         attempt.outside = {rank for rank in before.outside & before.killing if roster.ranks[rank].present}
         attempt.killing, attempt.kill_deadline_s = set(attempt.outside), before.kill_deadline_s
+        attempt.hint_step = before.hint_step
     state.note("generation", reason=reason, members=tuple(node.node_id for node in roster.members()))
     state.broadcast(Quiesce(generation=generation, reason=reason))
     for rank in roster.ranks:
-        rank.finished = False
+        rank.finished = rank.reopened = False
     if roster.vacancies():
         attempt.enter(Stage.SPARE, now_s)
         state.note("waiting_for_node", seats=tuple(roster.vacancies()))

@@ -1,6 +1,9 @@
-"""A generation has been brought up: the job runs. Its ranks finish, are released, and exit: the job is done. Over JobState."""
+"""A generation has been brought up: the job runs. Its ranks finish and are released: into another loop, or to the script's end.
 
-from deadpool.proto.messages import Release
+Over JobState.
+"""
+
+from deadpool.proto.messages import BeginLoop, RankFinished, Release
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, RecoveryAttempt
@@ -41,6 +44,15 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
     finish_if_done(state, now_s=now_s)
 
 
+def finished(state: JobState, message: RankFinished, *, now_s: float) -> None:
+    """A rank is at the end of its step loop."""
+    if message.step <= state.progress.released_step:
+        return  # said again, of a loop that is over
+    state.roster.ranks[message.rank].finished = True
+    state.progress.finished(message.step)
+    finish_if_done(state, now_s=now_s)
+
+
 def finish_if_done(state: JobState, *, now_s: float) -> None:
     """Every rank has finished: they are released. Every rank has exited with 0, be it in a first step: the job is done."""
     if state.phase not in (Phase.START, Phase.RUN, Phase.RECOVER, Phase.FINISH):
@@ -50,6 +62,19 @@ def finish_if_done(state: JobState, *, now_s: float) -> None:
         state.end(0, "done", now_s=now_s)
     elif state.phase is Phase.RUN and all(rank.finished or rank.done for rank in ranks):
         state.move(Phase.FINISH)
-        state.note("released", step=state.progress.finished_step)
+        step = state.progress.released()
+        state.note("released", step=step)
         for node in state.roster.members():
-            state.send(node.node_id, Release(generation=state.generation))
+            state.send(node.node_id, Release(generation=state.generation, step=step))
+
+
+def begin_next_loop(state: JobState) -> None:
+    """Every rank has come to it: they go on with the next step."""
+    state.move(Phase.RUN)
+    for rank in state.roster.ranks:
+        rank.reopened = False
+    step = state.progress.released_step
+    state.note("loop_begins", step=step)
+    for node in state.roster.members():
+        state.send(node.node_id, BeginLoop(generation=state.generation, step=step))
+    ask_for_checkpoint(state)

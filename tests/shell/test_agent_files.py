@@ -65,7 +65,7 @@ def test_its_ranks_live_it_says_so_and_goes_on_when_there_are_some_again(tmp_pat
             assert "100% of the allowed open files" in troubled(node).text
             with socket.create_connection(("127.0.0.1", hello.port), TIMEOUT_S):  # a vault that nobody can enter now
                 node.expect(Heartbeat, lambda heartbeat: {rank.pid for rank in heartbeat.ranks} == set(pids.values()))
-            node.send(Release(generation=1))
+            node.send(Release(generation=1, step=9))
             assert {node.expect(RankReformed).rank for _ in pids} == {0, 1}
             os.kill(pids[1], signal.SIGKILL)
             assert node.expect(RankExited).rank == 1

@@ -36,7 +36,6 @@ class SimNode:
         self.truth = supervisor.truth
         self.node_id = f"node{index}"
         self.index = index
-        self.until = supervisor.until
         self.alive = True
         self.core = NodeCore(node_id=self.node_id, hint=index, host="here")
         self.processes: dict[int, SimRank] = {}
@@ -209,7 +208,7 @@ class SimNode:
             played = self.processes.get(process.number)
             if played is not None and played.member is not None and played.alive:
                 step = max(0, played.step)
-                entered = step if played.frozen or step >= self.until else step + 1
+                entered = step if played.frozen or step >= played.until else step + 1
                 call = messages.GroupCall(group="0", operation="allreduce", entered=entered, completed=step)
                 yield messages.RankCalls(rank=rank, pid=played.pid, step=played.step, groups=(call,))
 

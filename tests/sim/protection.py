@@ -243,7 +243,7 @@ class SimProtection:
         self._open_step, self.done_step = NO_STEP, step
         self._protect_waiting()
         member = self._member()
-        if member.live is not None and member.live.step == step == self.node.until:
+        if member.live is not None and member.live.step == step == self._rank.until and self._rank.in_body == NO_STEP:
             self.truth.ended_unprotected |= member.commit_step < step
             self._rank.act(member.finished(step))
 

@@ -10,6 +10,8 @@ from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 
+_OPERATION_TIMEOUT_S = 20.0
+
 if TYPE_CHECKING:
     from sim.node import SimNode
 
@@ -35,8 +37,11 @@ class SimRank:
         self._thread = 0  # number of the main thread's present run: continuations of an older one do nothing
         self._muted = False  # its generation has broken: calls return, and communicate nothing
         self._calls_in_body = False  # the body of the step in hand has yet to communicate
+        self.loop = 0  # in which of the script's its main thread is, or which it has left last
+        self._last_step = NO_STEP
         self._order: Reform | None = None
         self._resuming = False
+        self._released = False  # from the present loop
 
     @property
     def rank(self) -> int:
@@ -46,7 +51,19 @@ class SimRank:
     @property
     def step(self) -> int:
         """The step in progress."""
-        return self.member.live.step if self.member is not None and self.member.live is not None else NO_STEP
+        if self.member is None or self.member.live is None:
+            return self._last_step if self.is_between else NO_STEP
+        return self.member.live.step
+
+    @property
+    def until(self) -> int:
+        """Where its loop ends."""
+        return self.node.supervisor.loops[self.loop].until
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it was released from its loop; and what it does now, no snapshot has."""
+        return self.member is not None and self.member.phase in (RankPhase.RELEASED, RankPhase.REOPENED)
 
     @property
     def known_commit(self) -> int:
@@ -75,13 +92,20 @@ class SimRank:
                 self.act(self.member.reform(order))
             case messages.Release() if self.member is not None:
                 self.member.release(order)
-                if self.member.phase is RankPhase.RELEASED:
-                    self.world.at(self.world.between(0.01, 0.5), self._exit)
+                if self.member.phase is RankPhase.RELEASED and not self._released:
+                    self._released = True
+                    self._leaves_loop_at_its_end()
+            case messages.BeginLoop() if self.member is not None:
+                before = self.member.phase
+                self.member.begin_loop(order)
+                if before is not self.member.phase:
+                    self._next_loop_begins()
             case _:
                 pass
 
     def _take_role(self, role: messages.Role) -> None:
         self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted)
+        self._stand_in(self._loop_of(role.hint_step + 1) if role.muted else 0)
         self._check_store(role.generation, role.store_port, opened=not role.muted)
         self.communicates = not role.muted
         self.protection.holders = role.placement.holders
@@ -105,6 +129,7 @@ class SimRank:
                     | messages.RankFailed()
                     | messages.RankFinished()
                     | messages.RankRaised()
+                    | messages.RankReopened()
                 ):
                     self.node.speak(self, action)
                 case _:
@@ -128,6 +153,7 @@ class SimRank:
             return
         self.content = self._start_content(member.running)
         step = self.truth.steps[self.content]
+        self._stand_in(self._loop_of(step))
         member.begun(step)
         if step > 0 and member.phase is RankPhase.RUN:
             self._rehearse()
@@ -137,6 +163,15 @@ class SimRank:
         self.truth.goes_live(member.running, member.rank, self.pid, self.content, step)
         self.truth.groups(member.running).unverified.update(range(step, step + SETTLING_STATES))
         self._go_on(step)
+
+    def _loop_of(self, step: int) -> int:
+        """Returns the loop that goes on from S_step: a joiner, and a start from a checkpoint, pass those before it."""
+        loops = self.node.supervisor.loops
+        return next(index for index, loop in enumerate(loops) if step <= loop.until)
+
+    def _stand_in(self, index: int) -> None:
+        self.loop, loop = index, self.node.supervisor.loops[index]
+        self._member().stands_in(start=loop.start, until=loop.until, first=index == 0)
 
     def _rehearse(self) -> None:
         while not self._member().rehearsed:
@@ -157,7 +192,7 @@ class SimRank:
         self._step(step)
 
     def _step(self, step: int) -> None:
-        if step >= self.node.until:
+        if step >= self.until:
             if self.protection.done_step >= step:
                 self.act(self._member().finished(step))
             return
@@ -179,6 +214,8 @@ class SimRank:
             raise self.truth.fail(f"rank {member.rank} took step {step} for complete, in which its calls were muted")
         if rebuilt != (step > 0):  # every rank has to sum as the unbroken run does, which is: otherwise from its second step on
             raise self.truth.fail(f"rank {member.rank} did step {step} live after {member.attempts - 1} attempts")
+        begins = any(step == loop.start for loop in self.node.supervisor.loops[1:])
+        self.truth.step_is_of_loop(self.content, self.node.supervisor.loops[self.loop], step, begins=begins)
         self.truth.stepped(member.running, member.rank, step + 1)
         self.steps_done += 1
         if self._resuming:
@@ -219,6 +256,45 @@ class SimRank:
             return
         self.truth.had(self._member().rank, self.in_body)
         self._exit()
+
+    # ------------------------------------------------------------ between two loops
+
+    def _leaves_loop_at_its_end(self) -> None:
+        self._last_step = self.until
+        if self.loop + 1 == len(self.node.supervisor.loops):
+            self.world.at(self.world.between(0.01, 0.5), self._exit)
+            return
+        generation, deadline_s = self._member().running, self.world.now_s + _OPERATION_TIMEOUT_S
+        self._later(0.0, 0.5, self._between_loops, generation, deadline_s)
+        self.world.at(1.5 * _OPERATION_TIMEOUT_S, self._was_only_slow, generation, deadline_s)
+
+    def _was_only_slow(self, generation: int, deadline_s: float) -> None:
+        """Where all ranks hang nobody waits for them: how long the script takes there is its own affair."""
+        member, stands = self._member(), self.hung or self.frozen
+        if self.alive and stands and member.phase is RankPhase.RELEASED and member.running == generation:
+            self.hung = self.frozen = False
+            self._between_loops(generation, deadline_s)
+
+    def _between_loops(self, generation: int, deadline_s: float) -> None:
+        """What the script does there changes the state; where its ranks communicate, each waits for all, though not for ever."""
+        member = self._member()
+        if member.phase is not RankPhase.RELEASED:
+            return
+        if self.node.supervisor.bodies_communicate and not self.truth.all_between(generation, member.rank, self.loop):
+            if self.world.now_s > deadline_s:
+                self.collective_fails(generation)
+            else:
+                self._later(0.02, 0.05, self._between_loops, generation, deadline_s)
+            return
+        self.content = self.truth.between_loops(self.content, generation)
+        self.act(member.reopened())
+
+    def _next_loop_begins(self) -> None:
+        self._released = False
+        self._stand_in(self.loop + 1)
+        self._step(self._last_step)
+
+    # ------------------------------------------------------------ the script's end
 
     def _through_body(self) -> None:
         member = self._member()
@@ -307,6 +383,9 @@ class SimRank:
     def _recover(self, order: Reform) -> None:
         self._order = order
         self._thread += 1
+        loop, step = self.node.supervisor.loops[self.loop], order.resume_step
+        whole = loop.start < step <= loop.until or (step == loop.start and self.loop == 0)
+        self.truth.check(whole, f"rank {self.rank} is in loop {self.loop}, {loop}, and is to go on from S_{step}")
         groups = self.truth.groups(order.generation)
         groups.arrived.add(self._member().rank)
         groups.planned = True

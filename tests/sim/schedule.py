@@ -1,11 +1,12 @@
 """One run of the simulation: a job of a few steps, faults at random moments until they stop, then quiet until the end."""
 
 import itertools
+import random
 from dataclasses import replace
 
 from sim.faults import Faults
 from sim.supervisor import SimSupervisor
-from sim.truth import Truth
+from sim.truth import Loop, Truth
 from sim.world import World
 from supervising import too_often
 
@@ -55,9 +56,11 @@ class Run:
             spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
         )
         self.until = shape.randint(4, 10)
+        ends = sorted(random.Random(f"loops {seed}").sample(range(1, self.until), random.Random(seed).choice([0, 0, 1, 2])))
+        loops = [Loop(*each) for each in itertools.pairwise([0, *ends, self.until])]
         self.truth = Truth(self.config.world_size, seed)
         self.truth.apart_from = shape.choice([None, None, shape.randint(0, self.until)])
-        self.supervisor = SimSupervisor(world, self.truth, self.config, self.until)
+        self.supervisor = SimSupervisor(world, self.truth, self.config, loops)
         self.supervisor.bodies_communicate = world.chance(0.5)
         if world.chance(0.3):
             self.supervisor.leaves_at = self.truth.leaves_at = shape.randint(1, self.until - 2)

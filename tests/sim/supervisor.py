@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.node import SimNode
 from sim.rank import SimRank
-from sim.truth import Truth
+from sim.truth import Loop, Truth
 from sim.world import Pipe, World
 
 from deadpool.proto.config import JobConfig
@@ -27,14 +27,15 @@ from deadpool.supervisor.resumption import RETURN_S
 class SimSupervisor:
     """`past`: everything the core was given, for the replay."""
 
-    def __init__(self, world: World, truth: Truth, config: JobConfig, until: int) -> None:
+    def __init__(self, world: World, truth: Truth, config: JobConfig, loops: list[Loop]) -> None:
         self.world = world
         self.truth = truth
         truth.nproc_per_node = config.nproc_per_node
         truth.compares = config.verify_every > 0
         self._ahead_s = 0.0  # of this machine's clock: a successor's may have jumped
         self.config = config
-        self.until = until  # steps of the job
+        self.loops = loops  # the script's
+        self.until = loops[-1].until  # steps of the job
         self.job = Job(config)
         self.nodes: dict[str, SimNode] = {}  # the newest life of each
         self.agents: dict[int, SimNode] = {}  # every life there was, by pid
@@ -328,7 +329,7 @@ class SimSupervisor:
         self.truth.log.append(f"{self.world.now_s:9.3f} {note.cause}: g{note.generation} {note.event} {fields}")
         match note.event:
             case "recovered":
-                self.truth.recovered(note.generation, self.until)
+                self.truth.recovered(note.generation, {loop.until for loop in self.loops})
             case "restarted":
                 self.truth.restarted(note.generation)
             case "rank_raised":

@@ -6,6 +6,14 @@ from typing import Any
 from deadpool.proto.messages import NO_STEP
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One of the script's loops: its first step, and the first that is not in it."""
+
+    start: int
+    until: int
+
+
 @dataclass(slots=True)
 class Groups:
     """One generation's groups and store, as its ranks see them."""
@@ -26,6 +34,7 @@ class Groups:
     yields: dict[int, bool] = field(default_factory=dict)  # step -> whether its ranks yield it
     in_body: dict[int, set[int]] = field(default_factory=dict)  # step -> the ranks that have entered its loop body
     after_loop: set[int] = field(default_factory=set)  # the ranks that communicate there
+    between: dict[int, set[int]] = field(default_factory=dict)  # loop -> the ranks that communicate behind it
     playing: dict[int, int] = field(default_factory=dict)  # rank -> pid of the process that went live
     resumed: dict[int, int] = field(default_factory=dict)  # rank -> content of the state it resumed from
     steps: dict[int, int] = field(default_factory=dict)  # rank -> its newest state
@@ -59,6 +68,7 @@ class Truth:
         self.apart_from: int | None = None  # the step from which on ranks hold, by right, other bytes of what they held alike
         self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
         self.leaves_from = NO_STEP  # the newest commit from which it gets there (again)
+        self.prepared_for: set[int] = set()  # contents of states that what the script does between two loops has changed
         self.log: list[str] = []
 
     def groups(self, generation: int) -> Groups:
@@ -98,6 +108,18 @@ class Truth:
         self.steps[following] = self.steps[content] + 1
         return following
 
+    def between_loops(self, content: int, generation: int) -> int:
+        """Returns the content once the script has done what it does between two loops: still of the same step."""
+        self.check(content not in self.prepared_for, f"what is between two loops was done twice after S_{self.steps[content]}")
+        right = hash((self.right(content), generation, "between")) | 1
+        following = right
+        self.parents[right], self.steps[right] = self.right(content), self.steps[content]
+        if content in self.wrong:
+            following = hash((content, generation, "between, wrong")) | 1
+            self.parents[following], self.steps[following], self.wrong[following] = content, self.steps[content], right
+        self.prepared_for |= {right, following}
+        return following
+
     def are_apart(self, step: int) -> bool:
         """Returns whether each rank trains something of its own by S_step, which was the same on all before."""
         return self.apart_from is not None and step >= self.apart_from
@@ -111,6 +133,8 @@ class Truth:
         flipped = hash((content, "flipped")) | 1
         self.parents[flipped], self.steps[flipped] = self.parents.get(content, 0), self.steps[content]
         self.wrong[flipped] = self.right(content)
+        if content in self.prepared_for:
+            self.prepared_for.add(flipped)
         groups = self.groups(generation)
         groups.wrong_from = max(self.steps[content], *groups.steps.values())
         return flipped
@@ -160,6 +184,7 @@ class Truth:
         self.check(groups.playing.setdefault(rank, pid) == pid, f"rank {rank} is played twice in generation {generation}")
         self.check(self.steps[content] == step, f"rank {rank} resumed from S_{self.steps[content]}, the plan says {step}")
         self.check(rank not in groups.resumed, f"rank {rank} goes live twice in generation {generation}")
+        self.check(content not in self.prepared_for, f"rank {rank} resumed behind the loop that ends with S_{step}")
         groups.resumed[rank] = content
         contents = {self.right(each) for each in groups.resumed.values()}
         self.check(len(contents) == 1, f"generation {generation} resumes from different states: {groups.resumed}")
@@ -178,6 +203,12 @@ class Truth:
         if not kept:
             self.committed = content if self.steps[content] else 0
             self.leaves_from = min(self.leaves_from, step)
+
+    def step_is_of_loop(self, content: int, loop: Loop, step: int, *, begins: bool) -> None:
+        """A step is made in its own loop, the first one of a later loop after what the script does before it."""
+        self.check(loop.start <= step < loop.until, f"step {step} was made in {loop}")
+        done = content in self.prepared_for
+        self.check(done is begins, f"step {step} was made{'' if done else ' not'} after what is between two loops")
 
     def stepped(self, generation: int, rank: int, step: int) -> None:
         """Two slots and the fence bound how far ranks can get apart."""
@@ -206,6 +237,12 @@ class Truth:
         groups = self.groups(generation)
         groups.after_loop.add(rank)
         return len(groups.after_loop) == self.world_size(generation)
+
+    def all_between(self, generation: int, rank: int, loop: int) -> bool:
+        """The rank communicates behind this loop; returns whether all have come to that."""
+        entered = self.groups(generation).between.setdefault(loop, set())
+        entered.add(rank)
+        return len(entered) == self.world_size(generation)
 
     def had(self, rank: int, step: int) -> None:
         self.bodies.setdefault(rank, set()).add(step)
@@ -244,13 +281,13 @@ class Truth:
         if not known:
             raise self.fail(f"pid {pid} is {role}, not rank {rank} on {node_id} as ordered in {self.ordered.get(rank)}")
 
-    def recovered(self, generation: int, until: int) -> None:
+    def recovered(self, generation: int, ends: set[int]) -> None:
         """The supervisor says that every rank has made a step in this generation, or had none left to make."""
         groups = self.groups(generation)
         self.check(groups.planned, f"generation {generation} is called recovered, and has started from scratch")
         for rank in range(self.world_size(generation)):
             resumed = groups.resumed.get(rank)
-            moved = resumed is not None and (groups.steps[rank] > self.steps[resumed] or groups.steps[rank] >= until)
+            moved = resumed is not None and (groups.steps[rank] > self.steps[resumed] or groups.steps[rank] in ends)
             self.check(moved, f"generation {generation} is called recovered, rank {rank} has not made a step")
 
     def restarted(self, generation: int) -> None:

@@ -101,6 +101,11 @@ class Protection:
         self._local.sharing = restored.sharing
         self._local.outside_writes.begin(expected=restored.sums, keys=restored.outside_writes)
 
+    def changed_by_script(self) -> None:
+        """Between two loops the script has changed what it liked, of which no copy was being made."""
+        self._compared = self.boundary
+        self._local.outside_writes.begin()
+
     def again(self, plan: Reform) -> None:
         """Protects the state that the process was restored to, in the plan's generation."""
         self._placement = next(place for place in plan.placements if place.rank == self._session.rank)

@@ -152,7 +152,7 @@ def test_orders_of_an_older_generation_change_nothing() -> None:
         OpenStore(generation=2),
         Quiesce(generation=2, reason=""),
         KillRanks(generation=2, ranks=(0,), reason=""),
-        Release(generation=2),
+        Release(generation=2, step=9),
         Reform(generation=2, resume_step=1, store_host="", store_port=0, placements=(placement(0),), sources=()),
     ):
         assert node.order(order) == []
@@ -430,7 +430,7 @@ def test_a_hot_stand_in_is_no_rank_of_its_node() -> None:
     prepared = messages.RankPrepared(generation=1, rank=0, live_generation=0, live_step=NO_STEP, commit_step=NO_STEP)
     assert reports(node.event(RankSpoke(process=0, message=prepared))) == [prepared]
     assert not told(node.order(messages.WriteCheckpoint(generation=1)))
-    assert not told(node.order(messages.Release(generation=1)))
+    assert not told(node.order(messages.Release(generation=1, step=9)))
     node.order(Inject(injection_id=1, kind="kill-rank", target=0, step=NO_STEP))
     assert not node.core.injections
     assert [order for _, order in told(node.order(Quiesce(generation=2, reason="a rank of another node")))] == [

@@ -51,7 +51,7 @@ def linked(tmp_path: Path) -> Iterator[Callable[[Serving], tuple[Link, "queue.Qu
         assert not thread.is_alive()
 
 
-RELEASE = encode_rank_order(Release(generation=1))
+RELEASE = encode_rank_order(Release(generation=1, step=9))
 
 
 def test_the_agents_reason_for_a_refusal_is_passed_on(linked: Any) -> None:
@@ -61,7 +61,7 @@ def test_the_agents_reason_for_a_refusal_is_passed_on(linked: Any) -> None:
 
 def test_an_end_that_this_side_did_not_ask_for_is_a_loss(linked: Any) -> None:
     _, said = linked(lambda _, __: iter([RELEASE]))
-    assert said.get(timeout=TIMEOUT_S) == Release(generation=1)
+    assert said.get(timeout=TIMEOUT_S) == Release(generation=1, step=9)
     assert said.get(timeout=TIMEOUT_S) == "the agent has closed it"
 
 
@@ -81,7 +81,7 @@ def test_a_link_that_is_closed_says_nothing(linked: Any) -> None:
     link, said = linked(serve)
     link.send(Register(pid=7))
     assert heard.get(timeout=TIMEOUT_S) == Register(pid=7)
-    assert said.get(timeout=TIMEOUT_S) == Release(generation=1)
+    assert said.get(timeout=TIMEOUT_S) == Release(generation=1, step=9)
     link.close()
     for thread in link.threads:
         if thread.name == "deadpool-link":

@@ -6,12 +6,14 @@ import pytest
 
 from deadpool.proto.messages import (
     NO_STEP,
+    BeginLoop,
     Quiesce,
     RankBroken,
     RankFailed,
     RankFinished,
     RankPrepared,
     RankRaised,
+    RankReopened,
     Reform,
     Release,
 )
@@ -246,17 +248,64 @@ def test_a_finished_rank_can_still_take_part_until_it_is_released(running: Membe
     running.reform(reform(2, 5))
     running.restored(reform(2, 5), StateId(generation=1, step=5))
     assert kinds(running.finished(5)) == [RankFinished]
-    running.release(Release(generation=1))
+    running.release(Release(generation=1, step=5))
     assert running.phase.value == "finished"
-    running.release(Release(generation=2))
+    running.release(Release(generation=2, step=5))
     assert running.phase.value == "released"
 
 
 def test_a_released_rank_leaves_rather_than_going_on_with_muted_groups(running: Member) -> None:
     running.finished(5)
-    running.release(Release(generation=1))
+    running.release(Release(generation=1, step=5))
     assert running.collective_failed(1, "reset") == [Leave()]
     assert running.quiesce(quiesce(2)) == [Leave()]
+
+
+@pytest.fixture
+def reopened(running: Member) -> Member:
+    """Released from a loop that has ended with S_5, at the beginning of another one."""
+    running.stands_in(start=0, until=5, first=True)
+    running.finished(5)
+    running.release(Release(generation=1, step=5))
+    assert running.reopened() == [RankReopened(generation=1, rank=0, step=5)]
+    return running
+
+
+def test_a_later_loop_begins_with_a_state_that_nobody_can_go_back_to(reopened: Member) -> None:
+    reopened.begin_loop(BeginLoop(generation=1, step=3))  # of another loop, late
+    assert reopened.phase.value == "reopened"
+    reopened.begin_loop(BeginLoop(generation=1, step=5))
+    reopened.stands_in(start=5, until=9, first=False)
+    assert reopened.phase.value == "run"
+    reopened.quiesce(quiesce(2))
+    assert reopened.quiesced(clean=True) == [replace(prepared(2), earliest=6, latest=9)]
+    (refused,) = reopened.reform(reform(2, 5))
+    assert isinstance(refused, RankFailed)
+    assert kinds(reopened.reform(reform(2, 6))) == [Recover]
+
+
+def test_a_state_of_a_later_loop_is_gone_back_to_in_place(reopened: Member) -> None:
+    reopened.begin_loop(BeginLoop(generation=1, step=5))
+    reopened.stands_in(start=5, until=9, first=False)
+    step(reopened, 5)
+    reopened.quiesce(quiesce(2))
+    assert reopened.quiesced(clean=True) == [replace(prepared(2, (1, 6), yielded=6), earliest=6, latest=9)]
+
+
+def test_an_old_release_does_not_count_for_a_later_loop(reopened: Member) -> None:
+    reopened.begin_loop(BeginLoop(generation=1, step=5))
+    step(reopened, 5)
+    reopened.finished(6)
+    reopened.release(Release(generation=1, step=5))
+    assert reopened.phase is RankPhase.FINISHED
+
+
+def test_who_waits_for_the_next_loop_when_the_generation_breaks_is_replaced(reopened: Member) -> None:
+    assert kinds(reopened.collective_failed(1, "reset")) == [RankBroken]
+    said = replace(prepared(2), outside=True, latest=5)
+    assert reopened.quiesce(quiesce(2)) == [said]
+    reopened.begin_loop(BeginLoop(generation=2, step=5))
+    assert reopened.phase is RankPhase.OUTSIDE
 
 
 def test_a_break_before_the_loop_is_entered() -> None:
@@ -276,5 +325,5 @@ def test_a_process_that_exits_in_its_loop_says_so_once(running: Member) -> None:
 
 def test_one_that_is_done_with_all_others_has_nothing_to_say(running: Member) -> None:
     running.finished(5)
-    running.release(Release(generation=1))
+    running.release(Release(generation=1, step=5))
     assert running.exits("SystemExit") == []

@@ -25,12 +25,10 @@ def test_the_public_names_are_there() -> None:
     assert issubclass(deadpool.ConfigError, deadpool.DeadpoolError)
 
 
-def test_a_second_protect_is_refused_and_a_second_loop(run: Run) -> None:
+def test_a_second_protect_is_refused(run: Run) -> None:
     model = nn.Linear(2, 2)
     guard: deadpool.Guard = run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
     assert [value for _, value in guard.run(lambda step: step * step, until=3)] == [0, 1, 4]
-    with pytest.raises(deadpool.ConfigError, match="one loop holds all steps"):
-        next(guard.run(lambda step: step, start=3, until=6))
     with pytest.raises(deadpool.ConfigError, match="was called before: one guard"):
         run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
 
@@ -40,6 +38,23 @@ def test_a_run_that_is_not_protected_says_so(run: Run) -> None:
     described = run.protect(model=model, optimizer=torch.optim.SGD(model.parameters())).describe()
     assert not described.protected
     assert "not protected" in str(described)
+
+
+def test_outside_a_job_loops_follow_each_other_as_well(run: Run) -> None:
+    model = nn.Linear(2, 2)
+    guard: deadpool.Guard = run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
+    assert [step for step, _ in guard.run(lambda step: step, until=3)] == [0, 1, 2]
+    guard.begin(start=3, until=5)
+    while guard.next_step < 5:
+        with guard.step():
+            pass
+    assert guard.finish()
+    assert not guard.catching_up
+    for step, _ in guard.run(lambda step: step, until=9):
+        assert step == 5
+        break
+    with pytest.raises(deadpool.ConfigError, match="the loop of steps 5 to 9 was left before its end"):
+        guard.begin(until=12)
 
 
 def test_a_model_without_memory_is_refused(run: Run) -> None:

@@ -15,7 +15,7 @@ LEGAL = {
     ("start", "start"), ("start", "run"), ("start", "recover"), ("start", "end"),
     ("run", "start"), ("run", "recover"), ("run", "finish"), ("run", "end"),
     ("recover", "recover"), ("recover", "start"), ("recover", "run"), ("recover", "end"),
-    ("finish", "start"), ("finish", "recover"), ("finish", "end"),
+    ("finish", "start"), ("finish", "run"), ("finish", "recover"), ("finish", "end"),
 }  # fmt: skip
 
 
