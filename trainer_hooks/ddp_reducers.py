@@ -6,7 +6,8 @@ training that is depends on when the model is trained. A process whose DDP has a
 parameters with theirs, without an error; one that makes it in another forward waits for a broadcast that nobody sends.
 
 So each state records what every DDP has been through, and whoever goes on from a state brings its own there: whatever its
-rehearsal, or a step that was discarded, has done to it.
+rehearsal, or a step that was discarded, has done to it. A discarded step may also have left a pass that was prepared and never
+ended: DDP would then sum the gradients of the next backward, even within no_sync(), and a sum of sums has other last bits.
 """
 
 import logging
@@ -57,7 +58,7 @@ class DdpReducers:
         for path, condition in wanted.items():
             watched = self._watched[path]
             before = watched.condition()
-            if before == condition:
+            if before == condition and watched.comes_to_rest():
                 continue
             watched.bring_to(condition)
             after = watched.condition()
@@ -95,6 +96,25 @@ class _Watched:
         if self._made:
             return {"passes": 0, "made": True, "order": self._made}
         return {"passes": self._passes, "made": False, "order": " ".join(map(str, self._ready))}
+
+    def comes_to_rest(self) -> bool:
+        """Ends the pass that a step may have left begun, and keeps the layout. Returns False where only a new reducer does."""
+        if self._ddp.mixed_precision is not None:
+            return True  # its own hook can end no pass but one of its forward's
+        if self._never or not self._passes:
+            torch_internals.ddp_forget_pass(self._ddp)
+            return True
+        if not self._made:
+            return False
+        kept = [parameter.grad for parameter in self._parameters]
+        values = [None if grad is None or grad.is_sparse else grad.clone() for grad in kept]  # they may lie in the buckets
+        try:
+            return torch_internals.ddp_end_pass(self._ddp, self._parameters, self._sparse)
+        finally:
+            for parameter, gradient, value in zip(self._parameters, kept, values, strict=True):
+                parameter.grad = gradient
+                if gradient is not None and value is not None:
+                    gradient.copy_(value)
 
     def bring_to(self, condition: Condition) -> None:
         """Gives the DDP a new reducer and has it see gradients become ready in the recorded order."""

@@ -50,8 +50,11 @@ USED = (
     "torch.distributed.ProcessGroupNCCL._group_start",
     "torch.distributed.Logger._set_comm_hook_name",
     "torch.distributed.Logger._set_static_graph",
+    "torch.distributed.Reducer._autograd_hook",
+    "torch.distributed.Reducer._check_reducer_finalized",
     "torch.distributed.Reducer._delay_all_reduce",
     "torch.distributed.Reducer._rebuild_buckets",
+    "torch.distributed.Reducer._reset_state",
     "torch.distributed.Reducer._set_static_graph",
     "torch.distributed.Work._get_duration",
     "torch.distributed._register_comm_hook",
@@ -229,3 +232,34 @@ def ddp_backward(ddp: Any, parameters: Sequence[tuple[Tensor, bool]]) -> None:
             value.register_hook(lambda _, after=after: Variable._execution_engine.queue_callback(after))  # type: ignore[no-untyped-call]
             ddp._static_graph_delay_allreduce_enqueued = True
         torch.autograd.backward(value.sum())
+
+
+def ddp_forget_pass(ddp: Any) -> None:
+    """Has the reducer expect no gradients, whatever it was prepared for. It forgets its own layout, if it has made one."""
+    ddp.reducer._reset_state()
+
+
+def ddp_end_pass(ddp: Any, parameters: Sequence[Tensor], sparse: Sequence[bool]) -> bool:
+    """Ends whatever pass has begun by one in which every gradient is zero. No parameter's own hooks run; its gradient is lost.
+
+    Returns False when it could not be ended: with static_graph a parameter may be expected more than once.
+    """
+    for parameter, is_sparse in zip(parameters, sparse, strict=True):
+        layout = torch.sparse_coo if is_sparse else None
+        parameter.grad = None if layout is None else torch.zeros(parameter.shape, layout=layout, device=parameter.device)
+    reducer = ddp.reducer
+    reducer.prepare_for_backward([])
+
+    def every_gradient_is_ready(_: Tensor) -> None:
+        for index in range(len(parameters)):
+            reducer._autograd_hook(index)
+
+    begin = torch.zeros((), device=parameters[0].device, requires_grad=True)
+    through = begin * 1
+    through.register_hook(every_gradient_is_ready)  # type: ignore[no-untyped-call]  # a pass can end only within a backward
+    try:
+        torch.autograd.backward(through)
+        reducer._check_reducer_finalized()
+    except RuntimeError:
+        return False
+    return True

@@ -14,6 +14,16 @@ ITERATED = str(Path(__file__).parents[1] / "support" / "iterated.py")
 WAYS = ["in-place", "process", "spare", "checkpoint"]
 
 
+@pytest.mark.long
+def test_a_pipeline_goes_back_over_a_step_with_an_evaluation(launcher: Launcher) -> None:
+    """Its survivors were preparing their stages when the step was discarded, with messages that nobody had sent."""
+    sizes = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2")
+    script = (str(ROOT / "examples" / "train_gpt.py"), "--steps", "9", "--parallel", "pp", "--eval-every", "6", *sizes)
+    drilled = launcher.start("--json", "--nproc-per-node", "2", "--drill-at", "6", *script, program=DRILL).wait(150)
+    assert drilled.exit_code == 0, drilled.out + drilled.err
+    assert {way["outcome"] for way in json.loads(drilled.out)["ways"]} == {"same"}
+
+
 def test_the_example_is_the_same_by_every_way(launcher: Launcher) -> None:
     drilled = launcher.start("--json", str(ROOT / "examples" / "train_gpt.py"), *SMALL, program=DRILL).wait()
     assert drilled.exit_code == 0, drilled.out + drilled.err

@@ -16,6 +16,7 @@ _FLAGS = (
     ("_stage_forward_initialized", "_stage_backward_initialized"),
     ("_stages_forward_initialized", "_stages_backward_initialized"),
 )
+_OF_A_STEP = ("_internal_losses", "fwd_recv_ops", "bwd_recv_ops", "unshard_ops", "unsharded_stages")  # empty between two steps
 _known: "weakref.WeakSet[Any] | None" = None
 _restored: "weakref.WeakKeyDictionary[Any, list[bool]]" = weakref.WeakKeyDictionary()  # what each was, before it is used again
 
@@ -27,10 +28,17 @@ def conditions() -> list[list[bool]]:
 
 
 def restore(saved: list[list[bool]]) -> None:
-    """Has every schedule prepare itself when it is used next. On all ranks alike: in every restore."""
+    """Has every schedule prepare itself when it is used next. On all ranks alike: in every restore.
+
+    What a step that was left in the middle has put down is gone: its losses would be taken for the next one's.
+    """
     found = _schedules()
     for schedule, flags in found:
-        vars(schedule).update(dict.fromkeys(flags, False))
+        own = vars(schedule)
+        own.update(dict.fromkeys(flags, False))
+        for name in _OF_A_STEP:
+            if name in own:
+                own[name].clear()
     if len(found) == len(saved):
         _restored.update({schedule: list(was) for (schedule, _), was in zip(found, saved, strict=True)})
 

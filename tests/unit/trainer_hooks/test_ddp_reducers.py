@@ -75,6 +75,90 @@ def test_gradients_that_a_state_has_are_still_there_afterwards() -> None:
         assert torch.equal(parameter.grad, gradient)
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bucket-view": {"gradient_as_bucket_view": True},
+    "unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+}
+
+
+def noted(ddp: DistributedDataParallel) -> list[int]:
+    """Returns a list that grows with every bucket that the DDP sums."""
+    seen: list[int] = []
+
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        seen.append(bucket.index())
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    ddp.register_comm_hook(None, hook)
+    return seen
+
+
+@pytest.mark.parametrize("left", ["before its backward", "within its backward"])
+@pytest.mark.parametrize(
+    ("kind", "passes"), [(kind, passes) for kind in KINDS for passes in (0, 1, 3) if (kind, passes) != ("static", 0)]
+)
+def test_a_pass_that_was_left_in_the_middle_is_over(kind: str, left: str, passes: int) -> None:
+    """The next backward sums if it is meant to, and not within no_sync(), where it would sum a part; waiting gradients stay.
+
+    With static_graph torch cannot begin within no_sync().
+    """
+    ddp = wrapped(**KINDS[kind])
+    seen, reducers = noted(ddp), DdpReducers({"model": ddp})
+    for _ in range(passes):
+        gradients(ddp, ddp)
+    state = reducers.state_dict()
+    with ddp.no_sync():
+        torch.autograd.backward(ddp(INPUTS).sum())
+    waiting = [parameter.grad.clone() for parameter in ddp.parameters() if parameter.grad is not None]
+    loss = ddp(INPUTS).sum()
+    if left == "within its backward":
+        seen.clear()
+        for parameter in ddp.parameters():
+            parameter.grad = None
+        leave = ddp.module[0].bias.register_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            torch.autograd.backward(loss)
+        leave.remove()
+        for parameter, value in zip(ddp.parameters(), waiting, strict=True):
+            parameter.grad = value.clone()
+    reducers.load_state_dict(state)
+    reducers.settle()
+    assert reducers.state_dict() == state
+    assert all(
+        parameter.grad is not None and torch.equal(parameter.grad, value)
+        for parameter, value in zip(ddp.parameters(), waiting, strict=True)
+    )
+    seen.clear()
+    with ddp.no_sync():
+        torch.autograd.backward(ddp(INPUTS).sum())
+    assert not seen
+    gradients(ddp, ddp)
+    assert seen
+
+
+def test_what_a_step_has_used_before_it_was_left_is_not_used_by_the_next_one() -> None:
+    """With find_unused_parameters: a parameter that no rank has used keeps no gradient, and its optimizer leaves it alone."""
+    model = nn.ModuleDict({"one": nn.Linear(16, 4), "other": nn.Linear(16, 4)})
+    chosen = ["one"]
+    model.forward = lambda inputs: model[chosen[0]](inputs)
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    reducers = DdpReducers({"model": ddp})
+    state = reducers.state_dict()
+    chosen[0] = "other"
+    with ddp.no_sync():
+        torch.autograd.backward(ddp(INPUTS).sum())
+    ddp.zero_grad()
+    reducers.load_state_dict(state)
+    reducers.settle()
+    chosen[0] = "one"
+    torch.autograd.backward(ddp(INPUTS).sum())
+    assert model["other"].weight.grad is None
+
+
 def test_forwards_that_the_reducer_does_not_see() -> None:
     """A pipeline runs every forward within no_sync(), and prepares the reducer for the last backward of a step itself."""
     ddp = wrapped()
@@ -95,7 +179,8 @@ def test_sparse_gradients() -> None:
         torch.autograd.backward(ddp(torch.tensor([1, 2])).sum())
     made = reducers.state_dict()
     assert made["model"]["made"]
-    for condition in ({"model": {"passes": 1, "made": False, "order": "2 1 0"}}, made):
+    ddp(torch.tensor([1, 2]))  # left in the middle
+    for condition in (made, {"model": {"passes": 1, "made": False, "order": "2 1 0"}}, made):
         reducers.load_state_dict(condition)
         reducers.settle()
         assert reducers.state_dict() == condition

@@ -49,3 +49,20 @@ def test_after_a_restore_a_schedule_prepares_itself_once_more(static: bool) -> N
         assert pipelines.conditions() == saved
         schedule.step(BATCH, target=BATCH)
         assert pipelines.conditions() == trained
+
+
+def test_the_losses_of_a_step_that_was_left_in_the_middle_are_not_the_next_ones() -> None:
+    schedule = schedule_of(static=True)
+    stage = schedule._stage.submod
+    saved = pipelines.conditions()
+    leave = stage.register_forward_hook(lambda *_: 1 / 0 if schedule._internal_losses else None)
+    with pytest.raises(RuntimeError, match="failed to run forward"):
+        schedule.step(torch.zeros(4, 3), target=BATCH)
+    leave.remove()
+    pipelines.restore(saved)
+    schedule.step(BATCH, target=BATCH)
+    assert isinstance(stage.weight.grad, torch.Tensor)
+    found = stage.weight.grad.clone()
+    stage.zero_grad()
+    torch.autograd.backward(mse_loss(stage(BATCH), BATCH))
+    torch.testing.assert_close(found, stage.weight.grad)
