@@ -10,12 +10,13 @@ rehearsal, or a step that was discarded, has done to it. A discarded step may al
 ended: DDP would then sum the gradients of the next backward, even within no_sync(), and a sum of sums has other last bits.
 """
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.host.errors import ConfigError, SnapshotError
@@ -24,6 +25,7 @@ from deadpool.trainer_hooks import torch_internals
 log = logging.getLogger(__name__)
 DDP = "deadpool/ddp"  # its name among the extras
 Condition = dict[str, Any]  # "passes": backward passes before the layout was made; "made": whether it was; "order": of parameters
+# Where the layout stays for good, "order" is which parameters had gradients that are still to be summed: the others are unused.
 
 
 class DdpReducers:
@@ -58,13 +60,13 @@ class DdpReducers:
         for path, condition in wanted.items():
             watched = self._watched[path]
             before = watched.condition()
-            if before == condition and watched.comes_to_rest():
-                continue
-            watched.bring_to(condition)
+            if not watched.rests_in(condition):
+                watched.bring_to(condition)
             after = watched.condition()
             if after != condition:
                 raise SnapshotError(f"DDP {path} sums its gradients in another order than before: {after}, not {condition}")
-            log.info("DDP %s sums as it did: %s, was %s", path, condition, before)
+            if before != condition:
+                log.info("DDP %s sums as it did: %s, was %s", path, condition, before)
 
 
 class _Watched:
@@ -77,12 +79,17 @@ class _Watched:
         self._ready: dict[int, None] = {}  # parameters in the order in which the gradients of the latest pass became ready
         self._made = ""  # the order of the layout, once it was made
         self._never = bool(ddp.find_unused_parameters and not ddp.static_graph)  # it keeps the layout that it began with
-        if not self._never:
-            for index, parameter in enumerate(self._parameters):
-                note: Any = parameter.register_post_accumulate_grad_hook
-                note(lambda _, index=index: self._has_gradient(index))
+        self._used: set[int] = (
+            set()
+        )  # where it keeps it: the parameters that passes within no_sync() have used since the last sum
+        for index, parameter in enumerate(self._parameters):
+            note: Any = parameter.register_post_accumulate_grad_hook
+            note(lambda _, index=index: self._has_gradient(index))
 
     def _has_gradient(self, index: int) -> None:
+        if self._never:
+            self._used = set() if self._ddp.require_backward_grad_sync else self._used | {index}
+            return
         if self._made or not self._ddp.require_backward_grad_sync:
             return
         if not self._ready or index in self._ready:
@@ -91,39 +98,41 @@ class _Watched:
         self._ready[index] = None
 
     def condition(self) -> Condition:
-        if not self._never and not self._made and self._passes:
+        if self._never:
+            return {"passes": 0, "made": False, "order": " ".join(map(str, sorted(self._used)))}
+        if not self._made and self._passes:
             self._made = torch_internals.ddp_layout(self._ddp)
         if self._made:
             return {"passes": 0, "made": True, "order": self._made}
         return {"passes": self._passes, "made": False, "order": " ".join(map(str, self._ready))}
 
-    def comes_to_rest(self) -> bool:
-        """Ends the pass that a step may have left begun, and keeps the layout. Returns False where only a new reducer does."""
+    def rests_in(self, condition: Condition) -> bool:
+        """Ends the pass that a step may have left begun; False where only a new reducer comes to this condition."""
+        if self._never:
+            self._used = set(map(int, condition["order"].split()))
+            torch_internals.ddp_forget_pass(self._ddp)
+            with _gradients_kept(self._parameters):
+                torch_internals.ddp_used(self._ddp, self._parameters, self._used)
+            return True
+        if self.condition() != condition:
+            return False
         if self._ddp.mixed_precision is not None:
             return True  # its own hook can end no pass but one of its forward's
-        if self._never or not self._passes:
+        if not self._passes:
             torch_internals.ddp_forget_pass(self._ddp)
             return True
-        if not self._made:
-            return False
-        kept = [parameter.grad for parameter in self._parameters]
-        values = [None if grad is None or grad.is_sparse else grad.clone() for grad in kept]  # they may lie in the buckets
-        try:
-            return torch_internals.ddp_end_pass(self._ddp, self._parameters, self._sparse)
-        finally:
-            for parameter, gradient, value in zip(self._parameters, kept, values, strict=True):
-                parameter.grad = gradient
-                if gradient is not None and value is not None:
-                    gradient.copy_(value)
+        with _gradients_kept(self._parameters):
+            return bool(self._made) and torch_internals.ddp_end_pass(self._ddp, self._parameters, self._sparse)
 
     def bring_to(self, condition: Condition) -> None:
         """Gives the DDP a new reducer and has it see gradients become ready in the recorded order."""
         problem = self._what_forbids()
         if problem:
             raise SnapshotError(f"a DDP cannot be brought to the order in which it summed its gradients: {problem}")
-        gradients = [parameter.grad for parameter in self._parameters]
-        for parameter in self._parameters:
-            parameter.grad = None
+        with _gradients_kept(self._parameters):
+            self._begin_anew(condition)
+
+    def _begin_anew(self, condition: Condition) -> None:
         torch_internals.ddp_begin_anew(self._ddp, self._parameters, self._sparse)
         self._passes, self._ready, self._made = 0, {}, ""
         order = [int(index) for index in condition["order"].replace(",", " ").split()]
@@ -134,8 +143,6 @@ class _Watched:
         if condition["made"]:
             torch_internals.ddp_forward_begins(self._ddp)
         torch_internals.ddp_hooks_again(self._ddp)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
 
     def _what_forbids(self) -> str:
         if self._ddp.mixed_precision is not None:
@@ -150,6 +157,22 @@ class _Watched:
             if len(getattr(parameter, "_post_accumulate_grad_hooks", None) or {}) > 1 or parameter._backward_hooks:
                 return "its parameters have hooks of the script's"
         return ""
+
+
+@contextlib.contextmanager
+def _gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """A context in which the parameters have no gradients; afterwards they have theirs again, which may lie in the buckets."""
+    gradients = [parameter.grad for parameter in parameters]
+    values = [None if each is None or each.is_sparse else each.clone() for each in gradients]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient, value in zip(parameters, gradients, values, strict=True):
+            parameter.grad = gradient
+            if gradient is not None and value is not None:
+                gradient.copy_(value)
 
 
 def _check_hooks(path: str, ddp: DistributedDataParallel) -> None:

@@ -7,7 +7,7 @@ and listed in USED.
 import importlib
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -239,14 +239,24 @@ def ddp_forget_pass(ddp: Any) -> None:
     ddp.reducer._reset_state()
 
 
-def ddp_end_pass(ddp: Any, parameters: Sequence[Tensor], sparse: Sequence[bool]) -> bool:
-    """Ends whatever pass has begun by one in which every gradient is zero. No parameter's own hooks run; its gradient is lost.
+def ddp_used(ddp: Any, parameters: Sequence[Tensor], used: Iterable[int]) -> None:
+    """Tells a reducer that looks for unused parameters, and expects no gradients now, that these have been used.
 
-    Returns False when it could not be ended: with static_graph a parameter may be expected more than once.
+    No parameter has a gradient before.
+    """
+    for index in used:
+        parameters[index].grad = torch.zeros_like(parameters[index])
+        ddp.reducer._autograd_hook(index)
+
+
+def ddp_end_pass(ddp: Any, parameters: Sequence[Tensor], sparse: Sequence[bool]) -> bool:
+    """Ends whatever pass has begun by one in which every gradient is zero. The parameters' own hooks do not run.
+
+    No parameter has a gradient before. Returns False when it could not be ended: with static_graph one may be expected twice.
     """
     for parameter, is_sparse in zip(parameters, sparse, strict=True):
-        layout = torch.sparse_coo if is_sparse else None
-        parameter.grad = None if layout is None else torch.zeros(parameter.shape, layout=layout, device=parameter.device)
+        if is_sparse:
+            parameter.grad = torch.zeros(parameter.shape, dtype=parameter.dtype, layout=torch.sparse_coo, device=parameter.device)
     reducer = ddp.reducer
     reducer.prepare_for_backward([])
 

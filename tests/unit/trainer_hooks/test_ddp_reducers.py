@@ -140,23 +140,37 @@ def test_a_pass_that_was_left_in_the_middle_is_over(kind: str, left: str, passes
     assert seen
 
 
-def test_what_a_step_has_used_before_it_was_left_is_not_used_by_the_next_one() -> None:
-    """With find_unused_parameters: a parameter that no rank has used keeps no gradient, and its optimizer leaves it alone."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_which_parameters_have_been_used_is_what_it_was(waits: bool) -> None:
+    """With find_unused_parameters: what no pass since the last sum has used keeps the gradient that it has, or none."""
     model = nn.ModuleDict({"one": nn.Linear(16, 4), "other": nn.Linear(16, 4)})
-    chosen = ["one"]
+    chosen = ["other"]
     model.forward = lambda inputs: model[chosen[0]](inputs)
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
-    reducers = DdpReducers({"model": ddp})
-    state = reducers.state_dict()
-    chosen[0] = "other"
+    seen, reducers = noted(ddp), DdpReducers({"model": ddp})
+    saved, other = [reducers.state_dict()], list(model["other"].parameters())
     with ddp.no_sync():
         torch.autograd.backward(ddp(INPUTS).sum())
+    saved.append(reducers.state_dict())
+    waiting = [each.grad for each in other]
     ddp.zero_grad()
-    reducers.load_state_dict(state)
-    reducers.settle()
     chosen[0] = "one"
+    for each, gradient in zip(other, waiting, strict=True):
+        each.grad = gradient
     torch.autograd.backward(ddp(INPUTS).sum())
-    assert model["other"].weight.grad is None
+    assert reducers.state_dict() == saved[0]
+    ddp.zero_grad()
+    if waits:
+        for each, gradient in zip(other, waiting, strict=True):
+            each.grad = gradient
+    reducers.load_state_dict(saved[waits])
+    reducers.settle()
+    seen.clear()
+    torch.autograd.backward(ddp(INPUTS).sum())
+    used = ddp.reducer._get_local_used_map()
+    assert [bool(each) for each in used] == [True, True, waits, waits]
+    assert seen
+    assert [each.grad is not None for each in other] == [waits, waits]
 
 
 def test_forwards_that_the_reducer_does_not_see() -> None:
