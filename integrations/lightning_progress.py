@@ -82,7 +82,7 @@ class Files:
     What a discarded step has written is written over when that step is done again, not beside it under another name.
     """
 
-    _NAMES = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation", "dirpath")
+    _NAMES = ("current_score", "_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation", "dirpath")
 
     def __init__(self, trainer: Any, checkpoint: Any) -> None:
         self._checkpoint, self._save = checkpoint, checkpoint._save_checkpoint

@@ -69,7 +69,7 @@ def unhooked(framework: str, folder: Path) -> Path:
         code = code.replace(ours, theirs)
     assert "deadpool" not in code.lower()
     script = folder / f"unhooked_{framework}.py"
-    script.write_text(code)
+    script.write_text(f"import sys\nsys.path.append({str(ROOT / 'examples')!r})\n{code}")
     return script
 
 
@@ -80,15 +80,14 @@ def test_without_hooks_it_trains_the_same(
 ) -> None:
     pytest.importorskip(framework)
     words, folder = [str(unhooked(framework, tmp_path)), *FILES], tmp_path
-    environment = {"PYTHONPATH": str(ROOT / "examples"), **ALONE}
     if launched == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
         done = subprocess.run(
-            command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100, check=False
+            command, cwd=folder, env={**os.environ, **ALONE}, capture_output=True, text=True, timeout=100, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
     else:
-        job = launcher.start("--standalone", "--nnodes", "2", *words, environment=environment)
+        job = launcher.start("--standalone", "--nnodes", "2", *words, environment=ALONE)
         assert job.wait().exit_code == 0, job.err
         folder = job.folder
     unbroken = straight(framework)
