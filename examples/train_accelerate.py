@@ -2,7 +2,6 @@
 
     python examples/train_accelerate.py --steps 40
     torchrun --standalone --nproc-per-node 2 examples/train_accelerate.py --steps 40
-    accelerate launch --cpu --num_processes 2 examples/train_accelerate.py --steps 40
     deadpool-launch --standalone --nnodes 2 --nproc-per-node 2 --spares 1 examples/train_accelerate.py --steps 40
 
 What makes it survive its nodes: join(), protect(), and the loop over guard.steps(). Needs the extra `accelerate`.
