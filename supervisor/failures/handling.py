@@ -25,7 +25,7 @@ from deadpool.supervisor.failures.facts import (
     ranks_run,
     refusal,
 )
-from deadpool.supervisor.failures.hang_inquiry import answered, conclude
+from deadpool.supervisor.failures.hang_inquiry import answered, conclude, waits_for_leaver
 from deadpool.supervisor.failures.rules import rules_of
 from deadpool.supervisor.injections import injected_at
 from deadpool.supervisor.model.failure import EarlierFailure, Failure, FailureClass, Leaver, What
@@ -326,7 +326,7 @@ def calls_reported(state: JobState, node_id: str, report: messages.CallReport, n
 
 def _conclude(state: JobState, inquiry: Inquiry, now_s: float) -> None:
     failure = conclude(state, inquiry, now_s)
-    if failure is not None and not missed(state, now_s):
+    if failure is not None and not (waits_for_leaver(state, inquiry) and missed(state, now_s)):
         failed(state, failure, now_s)
 
 

@@ -71,7 +71,7 @@ def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
         state.note("progress_again", ranks=tuple(moved))
         return None
     culprit, why = find_culprit(ranks)
-    if culprit is not None and not state.failures.leavers:  # else they wait for one that has left
+    if culprit is not None and not waits_for_leaver(state, inquiry):
         _name_culprit(state, inquiry, culprit, why, now_s)
         return None
     if not why and not inquiry.sure:
@@ -81,6 +81,14 @@ def conclude(state: JobState, inquiry: Inquiry, now_s: float) -> Failure | None:
     stacks = tuple(each.stacks for each in ranks if each.stacks)
     state.note("hang", stalled_s=round(inquiry.stalled_s, 1), reason=why, stacks=stacks)
     return Failure(cause=cause, failure_class=FailureClass.TRANSIENT, at_s=now_s - inquiry.stalled_s)
+
+
+def waits_for_leaver(state: JobState, inquiry: Inquiry) -> bool:
+    """Returns whether some rank may wait for one that has left: who left its loop after a step has done its part of that one."""
+    leavers = state.failures.leavers.values()
+    undone = any(not state.roster.ranks[left.rank].finished for left in leavers)
+    newest = max((calls.step for calls in inquiry.ranks), default=None)
+    return undone or any(newest is None or left.step <= newest for left in leavers)
 
 
 def _name_culprit(state: JobState, inquiry: Inquiry, culprit: Culprit, why: str, now_s: float) -> None:

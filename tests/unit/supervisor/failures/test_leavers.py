@@ -169,3 +169,22 @@ def test_rank_that_leaves_its_loop_early_is_done() -> None:
     assert scene.state.phase is Phase.RUN
     scene.exits(3, 0)
     assert scene.end().exit_code == 0
+
+
+@pytest.mark.parametrize(("in_step", "missed"), [(5, False), (6, True)])
+def test_who_has_left_after_a_step_is_not_waited_for_in_it(in_step: int, missed: bool) -> None:
+    """It has done its part of step 5: when the others hang in that one, it is not by its doing."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.heartbeat(step=in_step)
+    scene.say(1, messages.RankFinished(generation=1, rank=2, step=6))
+    scene.exits(2, 0, step=6, script_ended=True)
+    scene.stall(31.0, sure=True)
+    for node in (0, 1):
+        calls = messages.GroupCall(group="dp", operation="allreduce", entered=9, completed=8)
+        reported = [
+            messages.RankCalls(rank=rank.rank, pid=rank.pid, step=in_step, groups=(calls,)) for rank in scene.present(node)
+        ]
+        scene.say(node, messages.CallReport(generation=1, ranks=tuple(reported)))
+    (failure,) = scene.notes("failure")
+    assert (failure.fields["ranks"] == (2,)) is missed
