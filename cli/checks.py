@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from deadpool.agent import needs
@@ -24,13 +25,21 @@ def check_machine(plan: LaunchPlan) -> None:
         raise ConfigError(f"--summary-json {plan.summary_json}: cannot write to {Path(plan.summary_json).parent}")
     if plan.config.netns:
         check_possible()
-    if isinstance(plan.way, Standalone) and (reason := too_few_processes(_processes(plan.config))):
-        raise ConfigError(reason)
+    if isinstance(plan.way, Standalone) and (reason := too_few_processes(_processes(plan.config, needs.processes))):
+        raise ConfigError(f"{reason}, or start fewer ranks")
 
 
-def _processes(config: JobConfig) -> int:
-    """Returns how many processes and threads a job on this machine needs at least, its ranks counted as one each."""
-    return _OWN_THREADS + (config.nnodes + config.spares) * needs.processes(config)
+def tight_limits(plan: LaunchPlan) -> str:
+    """Returns in one line which limit the job may meet once its ranks have called join(); "" for none."""
+    if not isinstance(plan.way, Standalone):
+        return ""
+    reason = too_few_processes(_processes(plan.config, needs.processes_once_joined))
+    return f"a protected job may fail later: {reason}" if reason else ""
+
+
+def _processes(config: JobConfig, of_node: Callable[[JobConfig], int]) -> int:
+    """Returns how many processes and threads a job on this machine needs."""
+    return _OWN_THREADS + (config.nnodes + config.spares) * of_node(config)
 
 
 def _check_script(script: str, entry: Entry) -> None:

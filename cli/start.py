@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import assert_never
 
-from deadpool.cli.checks import check_machine
+from deadpool.cli.checks import check_machine, tight_limits
 from deadpool.cli.launcher.children import Children
 from deadpool.cli.launcher.job import WARNINGS, LaunchedJob, Nodes
 from deadpool.cli.launcher.job_dirs import job_folder, log_folder
@@ -17,8 +17,9 @@ Say = Callable[[str], None]
 def start(plan: LaunchPlan, say: Say) -> int:
     """Returns the job's exit code. `say` prints a line of ours."""
     check_machine(plan)
-    for remark in plan.remarks:
-        say(remark)
+    for remark in (*plan.remarks, tight_limits(plan)):
+        if remark:
+            say(remark)
     if plan.preflight:
         from deadpool.cli.doctor.command import preflight
 

@@ -39,10 +39,7 @@ def too_few_processes(needed: int) -> str:
     """Returns in one line why so many more processes and threads cannot be started here, "" when they can."""
     for left, limit, advice in _process_limits():
         if left < needed:
-            return (
-                f"only {max(0, left)} more processes and threads can be started ({limit}), and {needed} are needed: "
-                f"{advice}, or start fewer ranks"
-            )
+            return f"only {max(0, left)} more processes and threads can be started ({limit}), and {needed} are needed: {advice}"
     return ""
 
 
