@@ -33,6 +33,7 @@ from deadpool.proto.vault.layout import (
     slot_path,
 )
 from deadpool.proto.vault.slots import StateId, slot_to_write
+from deadpool.proto.vault.transport import Arrival
 from deadpool.proto.vault.wire import (
     Discard,
     GetData,
@@ -52,6 +53,22 @@ _BACKLOG = 128
 _STRANGERS_MAX = 16  # connections that have not shown the token yet
 _ACCEPT_POLL_S = 1.0
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class TcpArrival:
+    """The data come over the connection itself (proto/vault/transport.py)."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def begin(self, path: Path, offset: int, size_bytes: int) -> None:
+        """Nobody but the caller writes to that place."""
+
+    def fill(self, target: memoryview) -> None:
+        receive_into(self._connection, target)
+
+    def end(self) -> None:
+        """What has not come stays in the connection."""
 
 
 class ReplicaServer:
@@ -167,7 +184,7 @@ class ReplicaServer:
                     self._reserve(request)
                     send_reply(connection, Reply())
                 case Put():
-                    self._receive(connection, request)
+                    self._receive(connection, TcpArrival(connection), request)
                     send_reply(connection, Reply())
                 case Discard():
                     self._discard(request)
@@ -188,8 +205,8 @@ class ReplicaServer:
             for path in self._paths(SlotKind.REPLICA, request.rank):
                 reserve(path, request.slot_bytes)
 
-    def _receive(self, connection: socket.socket, put: Put) -> None:
-        """Writes the replica to the slot that may be written, and seals it once it is found whole."""
+    def _receive(self, connection: socket.socket, arrival: Arrival, put: Put) -> None:
+        """Has the replica come to the slot that may be written, and seals it once it is found whole."""
         with self._only_writer(connection, put), contextlib.ExitStack() as stack:
             slots = [stack.enter_context(_opened(path)) for path in self._paths(SlotKind.REPLICA, put.rank) if path.exists()]
             if len(slots) != len(SLOT_NAMES):
@@ -204,13 +221,17 @@ class ReplicaServer:
                 self._check_sender(put)
                 slot.unseal()
             if put.data_offset + put.data_bytes > slot.capacity_bytes:  # the state has grown; what the slot held may go
-                path = self._paths(SlotKind.REPLICA, put.rank)[index]
-                grow(path, put.data_offset + put.data_bytes)
-                slot = stack.enter_context(_opened(path))
+                grow(slot.path, put.data_offset + put.data_bytes)
+                slot = stack.enter_context(_opened(slot.path))
             data = slot.view[put.data_offset : put.data_offset + put.data_bytes]
             tables, page = bytearray(put.tables_bytes), bytearray(HEADER_BYTES)
             with data:
-                for target in (data, memoryview(tables), memoryview(page)):
+                arrival.begin(slot.path, put.data_offset, put.data_bytes)
+                try:
+                    arrival.fill(data)
+                finally:
+                    arrival.end()
+                for target in (memoryview(tables), memoryview(page)):
                     receive_into(connection, target)
                 header = _verified(put, page, tables, data)
             with self._lock:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from deadpool.host.errors import SnapshotError, UnavailableError
 from deadpool.proto.vault.layout import Header, replica_of
+from deadpool.proto.vault.transport import ReplicaSender, SlotPart
 from deadpool.proto.vault.wire import Put
-from deadpool.trainer_hooks.protection.ports import ReplicaHolder
 from deadpool.trainer_hooks.protection.slots import OpenSlot
 
 RETRY_S = 0.2
@@ -17,7 +17,7 @@ PATIENCE_S = 5.0  # with a holder that is out of reach: until then the superviso
 class Holders:
     """Of one rank in one generation. `send` is for the protect thread alone."""
 
-    def __init__(self, holders: Sequence[ReplicaHolder], generation: int, cancelled: threading.Event) -> None:
+    def __init__(self, holders: Sequence[ReplicaSender], generation: int, cancelled: threading.Event) -> None:
         self._holders, self._generation, self._cancelled = holders, generation, cancelled
         self._reserved_bytes = 0
 
@@ -38,7 +38,7 @@ class Holders:
             tables_bytes=header.tables_bytes,
             sender_generation=self._generation,
         )
-        parts = [slot.data[begin:end] for begin, end in slot.tables.layout.unique_runs()]
+        parts = slot.unique_parts()
         for holder in self._holders:
             self._put(holder, request, parts, tables, header)
         if self._cancelled.is_set():
@@ -51,7 +51,7 @@ class Holders:
         for holder in self._holders:
             holder.close()
 
-    def _put(self, holder: ReplicaHolder, request: Put, parts: Sequence[memoryview], tables: bytes, header: Header) -> None:
+    def _put(self, holder: ReplicaSender, request: Put, parts: list[SlotPart], tables: bytes, header: Header) -> None:
         until_s = time.monotonic() + PATIENCE_S
         while not self._cancelled.is_set():
             try:

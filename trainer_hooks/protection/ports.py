@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import RankMessage, Role
 from deadpool.proto.vault.together import Together
-from deadpool.proto.vault.wire import Put
+from deadpool.proto.vault.transport import ReplicaSender
 from deadpool.trainer_hooks.protection.commit import Outcome
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.verify import Verdict
@@ -25,16 +25,6 @@ class StoreBoard(Protocol):
     def refuse(self, step: int, *, again: bool = False) -> None: ...
 
     def wait(self, step: int, *, again: bool = False) -> Outcome | None: ...
-
-
-class ReplicaHolder(Protocol):
-    """A neighbour's vault (replicate.py). Errors are UnavailableError (out of reach) or SnapshotError (it refuses)."""
-
-    def reserve(self, rank: int, slot_bytes: int) -> None: ...
-
-    def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class PeerExchange(Protocol):
@@ -64,7 +54,7 @@ class Network:
     """What connects a rank with the others of its generation. `cancelled`: set when the generation is over."""
 
     board: StoreBoard
-    holders: Sequence[ReplicaHolder]
+    holders: Sequence[ReplicaSender]
     exchange: PeerExchange
     verifier: StateVerifier | None = None
     checkpoints: CheckpointChoice | None = None

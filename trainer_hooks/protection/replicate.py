@@ -14,6 +14,7 @@ from deadpool.proto.messages import Endpoint, SlotKind
 from deadpool.proto.secret import prove_as_client
 from deadpool.proto.vault.holdings import SlotHoldings, from_json
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
+from deadpool.proto.vault.transport import SlotPart
 from deadpool.proto.vault.wire import (
     Discard,
     GetData,
@@ -41,12 +42,12 @@ class VaultClient:
     def reserve(self, rank: int, slot_bytes: int) -> None:
         self._ask(ReserveSlots(rank=rank, slot_bytes=slot_bytes))
 
-    def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None:
-        """Writes a replica and returns once the holder has verified and sealed it. `data` adds up to request.data_bytes."""
+    def put(self, request: Put, parts: Sequence[SlotPart], tables: bytes, page: bytes) -> None:
+        """Writes a replica and returns once the holder has verified and sealed it. `parts` add up to request.data_bytes."""
         with self._connection() as connection:
             send_request(connection, request)
-            for part in data:
-                connection.sendall(part)
+            for part in parts:
+                connection.sendall(part.view)
             connection.sendall(tables)
             connection.sendall(page)
             self._check(connection)

@@ -27,6 +27,7 @@ from deadpool.proto.vault.layout import (
     slot_path,
 )
 from deadpool.proto.vault.slots import StateId, slot_to_write
+from deadpool.proto.vault.transport import SlotPart
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 
 log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class OpenSlot:
         header = file.header()
         if header is None:
             raise SnapshotError(f"{file.path.name} is torn")
-        self.header = header
+        self.header, self._path = header, file.path
         self.raw_tables = file.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes]
         self.data = file.data(header)
         if tables is not None:
@@ -174,6 +175,11 @@ class OpenSlot:
     @cached_property
     def tables(self) -> Tables:
         return Tables.from_bytes(self.header, self.raw_tables)
+
+    def unique_parts(self) -> list[SlotPart]:
+        """Returns the bytes that travel to the rank's holders, in order."""
+        runs, begins_at = self.tables.layout.unique_runs(), self.header.data_offset
+        return [SlotPart(path=self._path, offset=begins_at + begin, view=self.data[begin:end]) for begin, end in runs]
 
     def sums(self) -> dict[str, int]:
         """Returns each item's checksum, by its key."""

@@ -16,6 +16,7 @@ from deadpool.proto.messages import NO_STEP, Endpoint, Peer, SlotKind, Source, S
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import PIN, SLOT_NAMES, UNIQUE, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.transport import SlotPart
 from deadpool.proto.vault.wire import Put
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
 from deadpool.trainer_hooks.protection.boundary import Boundary
@@ -54,14 +55,14 @@ class Holder(VaultClient):
         self._refuse_if_full()
         super().reserve(rank, slot_bytes)
 
-    def put(self, request: Put, data: Sequence[memoryview], tables: bytes, page: bytes) -> None:
+    def put(self, request: Put, parts: Sequence[SlotPart], tables: bytes, page: bytes) -> None:
         self._refuse_if_full()
         self._times[request.step] += 1
         if self._times[request.step] >= self.full_from:
             raise SnapshotError("no room")
         if self._times[request.step] >= self.stuck_from:
             self._over.wait(20)
-        super().put(request, data, tables, page)
+        super().put(request, parts, tables, page)
 
     def _refuse_if_full(self) -> None:
         if self.full:

@@ -69,7 +69,7 @@ class Rank:
             rank=self.rank, generation=STATE.generation, step=STATE.step, keep_step=NO_STEP, data_offset=header.data_offset,
             data_bytes=header.data_bytes, tables_bytes=header.tables_bytes, sender_generation=1,
         )  # fmt: skip
-        client.put(put, [slot.data[a:b] for a, b in slot.tables.layout.unique_runs()], tables, header.to_page())
+        client.put(put, slot.unique_parts(), tables, header.to_page())
         client.close()
 
 
