@@ -29,6 +29,7 @@ from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.state import pipelines
 from deadpool.trainer_hooks.state.extras import Extra
 from deadpool.trainer_hooks.state.training_state import TrainingState
 from deadpool.trainer_hooks.steps import Steps
@@ -63,6 +64,7 @@ def join(*, timeout: timedelta | None = None) -> "Run":
     if _run is not None:
         raise ConfigError("deadpool.join() was called before in this process; keep its result")
     hide_from_dynamo("deadpool")
+    pipelines.watch(before_any=True)  # no stage can be made before there are groups
     _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
     return _run
 

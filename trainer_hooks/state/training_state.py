@@ -65,6 +65,7 @@ class TrainingState:
         self._first = First(self._now)
         self._gaps: list[str] | None = None  # of _now, and its structure, packed
         self._structure: Tensor | None = None
+        pipelines.watch()
 
     def step_begins(self) -> None:
         """A step is attempted."""
