@@ -191,3 +191,11 @@ def test_a_run_ends_well_when_each_line_is_there_once() -> None:
         f"2 times: {lines[-1]}",
         f"{len(lines) - 1} different lines, not {len(lines)}",
     ]
+
+
+def test_the_data_plane_s_figures_are_shares_of_what_was_measured_beside_them() -> None:
+    from benchmarks.data_plane import shares
+
+    ceilings = {"memcpy": [4.0, 6.0, 5.0], "xxh3": [10.0], "socket_loop": [2.5], "mpi_loop": None}
+    found = shares(ceilings | {"snapshot": [4.0], "replicate": [2.0], "commit": [1.6]})
+    assert list(found.values()) == [0.8, 0.8, 1.25]

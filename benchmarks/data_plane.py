@@ -1,0 +1,161 @@
+"""How fast are copies, checksums, replicas and restores, beside what the machine can do at most? Sizes are per rank.
+
+    python -m benchmarks.data_plane --mb 64 256 1024 > data_plane.json
+    python -m benchmarks.data_plane --mb 1024 --frozen 0.99
+
+One rank's protection and the holder of its replicas, each in a process of its own; compute is a wait, so that both cores are
+free for copies. For each size, `--repeats` times, everything kept:
+
+memcpy, xxh3, socket_loop, mpi_loop   the ceilings (ceilings.py); mpi_loop: null where mpi4py or mpiexec is missing
+copy, snapshot     from the boundary until the training may go on changing the tensors; until the slot is sealed
+checksum           every item of a sealed slot read again
+replicate          a sealed slot sent to the holder, verified and sealed there
+commit             snapshot and replica of one state, from the boundary until it is committed
+restore_own, restore_replica    a process made to hold the state again, from its own slot, or from the holder
+stall_s            how long each step of `--steps` of `--compute-s` each waited for the copy of the state before it
+committed_steps    of those steps
+
+It takes five times the state in memory, two of it for the replicas. Progress goes to stderr, JSON to stdout.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import ceilings, machine
+from benchmarks.protected_rank import TOKEN, HolderProcess, ProtectedRank, tensors
+from benchmarks.stats import summarize
+from deadpool.proto.messages import Endpoint, Source, SourceKind
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.restore import from_elsewhere, from_own_slot
+
+CEILINGS: dict[str, Callable[[int, int], list[float] | None]] = {
+    "memcpy": ceilings.memcpy,
+    "xxh3": ceilings.xxh3,
+    "socket_loop": ceilings.socket_loop,
+    "mpi_loop": ceilings.mpi_loop,
+}
+
+
+def of_snapshots(rank: ProtectedRank, repeats: int) -> dict[str, list[float]]:
+    """Returns GB/s of copy, snapshot, checksum and restore from the own slot, of a rank without holders."""
+    found: dict[str, list[float]] = {"copy": [], "snapshot": [], "checksum": [], "restore_own": []}
+    rank.settle()
+    for _ in range(repeats):
+        began_s = time.perf_counter()
+        boundary = rank.train_step()
+        boundary.copied.wait()
+        found["copy"].append(rate(rank, began_s))
+        boundary.settled.wait()
+        found["snapshot"].append(rate(rank, began_s))
+        rank.wait_committed()
+        began_s = time.perf_counter()
+        assert rank.slots.find_whole(boundary.state) is not None
+        found["checksum"].append(rate(rank, began_s))
+        began_s = time.perf_counter()
+        from_own_slot(rank.state, rank.slots, boundary.state, "rank")
+        found["restore_own"].append(rate(rank, began_s))
+    return found
+
+
+def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str, list[float]]:
+    """Returns GB/s of replicate, commit and restore from the holder."""
+    found: dict[str, list[float]] = {"replicate": [], "commit": [], "restore_replica": []}
+    rank.settle()
+    for _ in range(repeats):
+        began_s = time.perf_counter()
+        rank.train_step()
+        rank.wait_committed()
+        found["commit"].append(rate(rank, began_s))
+        state = StateId(generation=1, step=rank.step - 1)
+        slot = rank.slots.find(state)
+        assert slot is not None
+        began_s = time.perf_counter()
+        rank.send_again(slot)
+        found["replicate"].append(rate(rank, began_s))
+        source = Source(rank=0, kind=SourceKind.REPLICA, slot_generation=state.generation, endpoint=holder)
+        began_s = time.perf_counter()
+        from_elsewhere(rank.state, source, state.step, TOKEN)
+        found["restore_replica"].append(rate(rank, began_s))
+    return found
+
+
+def of_training(rank: ProtectedRank, steps: int, compute_s: float) -> dict[str, Any]:
+    """Returns what steps that compute for so long have waited for, how many states were committed, and the bytes moved."""
+    counters, stalls_s = rank.counters, list[float]()
+    rank.wait_committed()
+    first, copied, replicated = rank.step, counters.copied_bytes, counters.replicated_bytes
+    for _ in range(steps):
+        before_s = counters.exposed_stall_s
+        rank.train_step(compute_s)
+        stalls_s.append(round(counters.exposed_stall_s - before_s, 4))
+    rank.wait_committed()
+    return {
+        "stall_s": summarize(stalls_s) | {"raw": stalls_s},
+        "committed_steps": len([step for step in rank.commits if step >= first]),
+        "copied_bytes_per_step": (counters.copied_bytes - copied) // steps,
+        "replicated_bytes_per_step": (counters.replicated_bytes - replicated) // steps,
+    }
+
+
+def rate(rank: ProtectedRank, began_s: float) -> float:
+    return rank.size_bytes / (time.perf_counter() - began_s) / 1e9
+
+
+def measure(size_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    repeats = arguments.repeats
+    found: dict[str, list[float] | None] = {name: ceiling(size_bytes, repeats) for name, ceiling in CEILINGS.items()}
+    holder = HolderProcess()
+    try:
+        parameters = tensors(size_bytes, arguments.tensor_kb << 10, arguments.frozen)
+        with ProtectedRank(parameters, []) as rank:
+            found |= of_snapshots(rank, repeats)
+        with ProtectedRank(parameters, [holder.endpoint]) as rank:
+            found |= of_replicas(rank, holder.endpoint, repeats)
+            training = of_training(rank, arguments.steps, arguments.compute_s)
+    finally:
+        holder.close()
+    figures = {name: summarize(each) | {"raw": [round(one, 3) for one in each]} if each else None for name, each in found.items()}
+    return {"size_bytes": size_bytes, "gb_s": figures, "shares": shares(found), "training": training}
+
+
+def shares(found: dict[str, list[float] | None]) -> dict[str, float]:
+    """Returns how near the medians come to the ceilings beside them, and to the slower one alone when both run at once."""
+
+    def median(name: str) -> float:
+        return float(summarize(found[name] or [])["median"] or 0.0)
+
+    return {
+        "snapshot_of_slower_of_memcpy_and_xxh3": round(median("snapshot") / min(median("memcpy"), median("xxh3")), 3),
+        "replicate_of_socket_loop": round(median("replicate") / median("socket_loop"), 3),
+        "commit_time_over_slower_alone": round(min(median("snapshot"), median("replicate")) / median("commit"), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, nargs="+", default=[64, 256, 1024], help="state of the rank, up to 4096")
+    parser.add_argument("--tensor-kb", type=int, default=16 << 10, help="of each tensor")
+    parser.add_argument("--frozen", type=float, default=0.0, help="share of the state that is never trained")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--compute-s", type=float, default=0.5, help="of each step")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    described, results = machine.describe(), []
+    for size_mb in arguments.mb:
+        results.append(measure(size_mb << 20, arguments))
+        print(f"{size_mb} MB: {results[-1]['shares']}", file=sys.stderr, flush=True)
+    print(json.dumps({"benchmark": "data_plane", "machine": described, "options": vars(arguments), "sizes": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
