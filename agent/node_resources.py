@@ -12,7 +12,7 @@ from deadpool.agent.arguments import NodeArguments
 from deadpool.agent.core import NodeCore
 from deadpool.agent.health.call_records import CallRecords
 from deadpool.agent.health.fd_exhaustion import skipped_when_exhausted
-from deadpool.agent.health.readings import Health, read_health
+from deadpool.agent.health.readings import Health, read_health, rss_bytes
 from deadpool.agent.health.stacks import is_stopped, save_stacks
 from deadpool.agent.logs.writer import Logs
 from deadpool.agent.processes.checkpoint_writer import CheckpointWriterProcess
@@ -23,7 +23,7 @@ from deadpool.agent.processes.store import StoreProcess
 from deadpool.agent.processes.warm import WarmProcess, error_path
 from deadpool.agent.vault.folder import Vault
 from deadpool.host.addresses import interface_of
-from deadpool.proto.call_record import Head
+from deadpool.proto.call_record import TOKENS, Head
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import CallReport, CheckpointWritten, Heartbeat, RankProgress, Reading
 
@@ -109,7 +109,9 @@ class NodeResources:
     def heartbeat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Heartbeat:
         with skipped_when_exhausted():
             self.health = read_health()
-        health, ranks = self.health, core.playing()
+        health, ranks, now_ns = self.health, core.playing(), time.monotonic_ns()
+        heads = {rank: head for rank, head in self.heads(core).items() if rank in ranks}
+        tokens, reported = self._reported({rank: ranks[rank].pid for rank in heads})
         return Heartbeat(
             generation=core.generation,
             ranks=tuple(
@@ -121,9 +123,12 @@ class NodeResources:
                     steps_done=head.steps_done,
                     exposed_stall_s=head.stall_ns / 1e9,
                     stopped=is_stopped(ranks[rank].pid),
+                    step_age_s=(now_ns - head.step_began_ns) / 1e9 if head.step_began_ns else 0.0,
+                    stepped_s=head.stepped_ns / 1e9,
+                    waited_s=head.waited_ns / 1e9 if head.waited_ns >= 0 else -1.0,
+                    rss_bytes=rss_bytes(ranks[rank].pid),
                 )
-                for rank, head in self.heads(core).items()
-                if rank in ranks
+                for rank, head in heads.items()
             ),
             wall_s=time.time(),
             cpu_share=health.cpu_share,
@@ -131,7 +136,22 @@ class NodeResources:
             shm_free_bytes=health.shm_free_bytes,
             standins_ready=core.standins_ready(),
             readings=readings,
+            until=max((head.until for head in heads.values()), default=0),
+            tokens=tokens,
+            reported=reported,
+            sent_bytes=health.sent_bytes,
+            received_bytes=health.received_bytes,
+            replicated_bytes=sum(head.replicated_bytes for head in heads.values()),
         )
+
+    def _reported(self, pids: Mapping[int, int]) -> tuple[float, tuple[Reading, ...]]:
+        """Returns the tokens of all these ranks (rank -> pid), and what else their scripts have reported."""
+        tokens, found = 0.0, dict[str, float]()
+        for rank, pid in sorted(pids.items(), reverse=True):
+            numbers = self.records.numbers(rank, pid)
+            tokens += numbers.pop(TOKENS, 0.0)
+            found |= numbers
+        return tokens, tuple(Reading(name=name, value=value) for name, value in sorted(found.items()))
 
     async def call_report(self, pids: Mapping[int, int], generation: int) -> CallReport:
         """Saves the stacks of these ranks (rank -> pid) beside their logs; returns them, and what each waits for."""

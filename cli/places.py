@@ -14,3 +14,8 @@ def place(spare: str, moved: Sequence[int], ranks: Sequence[int]) -> str:
 def numbered(ranks: Sequence[int]) -> str:
     """Returns the ranks by their numbers."""
     return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+
+
+def counted(number: object, thing: str) -> str:
+    """Returns so many of them, in words."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

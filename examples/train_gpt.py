@@ -246,6 +246,7 @@ def main() -> None:
 
     began_s, began_step = time.perf_counter(), first
     for step, losses in guard.run(train_step, start=first, until=args.steps):
+        guard.report(loss=losses.train, held_out=losses.held_out)
         log_losses(args.loss_log, run.rank, step, losses)
         if checkpoints and args.checkpoint_every and (step + 1) % args.checkpoint_every == 0:
             checkpoints.save(step + 1, model, optimizer, scheduler, run.device)

@@ -1,8 +1,9 @@
 """The call record: a rank's counters in shared memory, written by the rank, read by its agent at any moment.
 
-One file `record-<rank>` per rank: a head (generation, step, commit, stall, pid) and a table of groups. Each collective of a
-group writes its number, name and time on entry and on completion: a hang names its culprit (the rank that never entered call
-1234 of dp_0). Writes are single aligned stores by one thread each; a reader may see a row half updated and must not mind.
+One file `record-<rank>` per rank: a head (generation, step, commit, stall, pid), the numbers that the script has reported, and a
+table of groups. Each collective of a group writes its number, name and time on entry and on completion: a hang names its culprit
+(the rank that never entered call 1234 of dp_0). Writes are single aligned stores by one thread each; a reader may see a row half
+updated and must not mind.
 """
 
 import mmap
@@ -13,9 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECORD_BYTES = 64 << 10
-_HEAD = struct.Struct("<qqqqqqqqq")  # as in Head
+_HEAD = struct.Struct("<qqqqqqqqqqqqq")  # as in Head
 _SCRIPT_ENDED_AT = _HEAD.size  # one byte, which no write of the head touches
-_GROUPS_AT = 128
+_NUMBERS_AT = 128
+_NUMBER = struct.Struct("<32sd")
+MAX_NUMBERS = 16
+MAX_NUMBER_NAME = 32
+TOKENS = "tokens"  # the number that is summed up by who reports it
+_GROUPS_AT = _NUMBERS_AT + MAX_NUMBERS * _NUMBER.size
 _ROW = struct.Struct("<48s24sqqqq")  # group, operation, entered, completed, entered_ns, completed_ns
 MAX_GROUPS = (RECORD_BYTES - _GROUPS_AT) // _ROW.size
 
@@ -29,6 +35,8 @@ class Head:
     """`step`: the step in progress, -1 before the first. Times in CLOCK_MONOTONIC ns; 0 when there is none yet.
 
     `yielded`: as in RankPrepared; -1 when it is not known. `script_ended`: by itself and without an error; the process exits.
+    `until`: the step with which the present loop ends. `stepped_ns`: that completed steps have taken, summed; `waited_ns`: of
+    that, with a collective under way, -1 where that is not known. `replicated_bytes`: sent to the holders of its replicas.
     """
 
     pid: int = 0
@@ -40,6 +48,10 @@ class Head:
     stall_ns: int = 0
     typical_step_ns: int = 0
     yielded: int = -1
+    until: int = 0
+    stepped_ns: int = 0
+    waited_ns: int = 0
+    replicated_bytes: int = 0
     script_ended: bool = False
 
 
@@ -65,11 +77,12 @@ class CallRecord:
             self._map = mmap.mmap(file.fileno(), RECORD_BYTES)
         self._rows = 0
         self._free: list[int] = []
+        self._numbers: dict[str, int] = {}  # the writer's: name -> row
 
     def write_head(self, head: Head) -> None:
         _HEAD.pack_into(
             self._map, 0, head.pid, head.generation, head.step, head.step_began_ns, head.steps_done, head.commit_step,
-            head.stall_ns, head.typical_step_ns, head.yielded,
+            head.stall_ns, head.typical_step_ns, head.yielded, head.until, head.stepped_ns, head.waited_ns, head.replicated_bytes,
         )  # fmt: skip
 
     def end_script(self) -> None:
@@ -78,14 +91,32 @@ class CallRecord:
 
     def head(self) -> Head:
         """Returns the newest head; an empty one (no step, no commit) as long as none was written."""
-        pid, generation, step, began, done, commit, stall, typical, yielded = _HEAD.unpack_from(self._map)
+        (pid, generation, step, began, done, commit, stall, typical, yielded, until, stepped, waited, replicated) = (
+            _HEAD.unpack_from(self._map)
+        )
         if pid == 0:
             return Head()
         return Head(
             pid=pid, generation=generation, step=step, step_began_ns=began, steps_done=done, commit_step=commit,
-            stall_ns=stall, typical_step_ns=typical, yielded=yielded,
+            stall_ns=stall, typical_step_ns=typical, yielded=yielded, until=until, stepped_ns=stepped, waited_ns=waited,
+            replicated_bytes=replicated,
             script_ended=bool(self._map[_SCRIPT_ENDED_AT]),
         )  # fmt: skip
+
+    def report(self, name: str, value: float) -> None:
+        """Writes a number of the script, over the last one of that name. ValueError: there is no row left for another name."""
+        if name not in self._numbers and len(self._numbers) == MAX_NUMBERS:
+            raise ValueError(f"{name}: there are {MAX_NUMBERS} numbers already: {', '.join(sorted(self._numbers))}")
+        at = _NUMBERS_AT + self._numbers.get(name, len(self._numbers)) * _NUMBER.size
+        struct.pack_into("<d", self._map, at + MAX_NUMBER_NAME, value)
+        if name not in self._numbers:
+            self._numbers[name] = len(self._numbers)
+            struct.pack_into("<32s", self._map, at, name.encode())
+
+    def numbers(self) -> dict[str, float]:
+        """Returns the newest numbers of the script by their names."""
+        rows = (_NUMBER.unpack_from(self._map, _NUMBERS_AT + row * _NUMBER.size) for row in range(MAX_NUMBERS))
+        return {name.rstrip(b"\0").decode(errors="replace"): value for name, value in rows if name[0]}
 
     def add_group(self, name: str) -> int:
         """Returns the row for a new group; groups beyond MAX_GROUPS share the last row."""

@@ -60,7 +60,7 @@ from deadpool.supervisor.recovery.drain import drain_requested
 from deadpool.supervisor.recovery.fresh_start import ranks_begun, start_job
 from deadpool.supervisor.recovery.orders import warm_up
 from deadpool.supervisor.recovery.planning import plan_if_ready
-from deadpool.supervisor.recovery.ready_spares import settle
+from deadpool.supervisor.recovery.ready_spares import readiness_read, settle
 from deadpool.supervisor.recovery.running import finished
 
 _STAGE_OF_MESSAGE: dict[type[object], Stage] = {
@@ -294,6 +294,7 @@ class Job:
     def _heartbeat(self, node_id: str, heartbeat: messages.Heartbeat, now_s: float) -> None:
         state = self.state
         heartbeat_read(state, node_id, heartbeat)
+        readiness_read(state, node_id, heartbeat.standins_ready)
         if heartbeat.generation < state.generation:
             return
         for progress in heartbeat.ranks:

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from statistics import median
 from types import MethodType
-from typing import Any
+from typing import Any, SupportsFloat
 
 from torch.optim import Optimizer
 
 from deadpool.host.console import tell
-from deadpool.proto.call_record import Head
+from deadpool.proto.call_record import TOKENS, Head
 from deadpool.proto.messages import RankResumed
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.data.batches import BATCHES, FromLoader, batches_of
@@ -37,6 +37,7 @@ from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.protocol import REHEARSALS, RankPhase
 from deadpool.trainer_hooks.recovery import Recovery
+from deadpool.trainer_hooks.reports import Reports
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.start_state import StartState
 from deadpool.trainer_hooks.state.training_state import TrainingState
@@ -71,6 +72,8 @@ class RankGuard:
         self._step_began_ns = 0
         self._durations_ns: deque[int] = deque(maxlen=15)
         self._steps_done = 0
+        self._in_calls_ns = self._stepped_ns = self._waited_ns = 0
+        self._reports = Reports(session.record.report)
         for optimizer in optimizers:
             self._wrap(optimizer)
 
@@ -88,6 +91,12 @@ class RankGuard:
 
     def describe(self) -> Description:
         return self._protection.describe()
+
+    def report(
+        self, *, loss: SupportsFloat | None = None, tokens: SupportsFloat | None = None, **numbers: SupportsFloat | None
+    ) -> None:
+        if self.live:
+            self._reports.add({"loss": loss, TOKENS: tokens, **numbers})
 
     # ------------------------------------------------------------ the loop
 
@@ -208,6 +217,8 @@ class RankGuard:
             self._drill.hold(step, self._protection.wait_done)
             self._drill.begins(step)
         self._state.step_begins()
+        self._reports.step_begins()
+        self._in_calls_ns = self._session.open().call_time.total_ns()
         self._step_began_ns = time.monotonic_ns()
         self._write_record(step)
 
@@ -223,17 +234,26 @@ class RankGuard:
                 self._say_raised(error)
                 return False, True
             completed = error is None and self._member.boundary(step)
+        self._reports.step_ends(completed=completed)
         if not completed:
             self._leave()
             return False, False
         now_ns = time.monotonic_ns()
-        self._durations_ns.append(now_ns - self._step_began_ns)
+        self._step_took(now_ns - self._step_began_ns)
         self._steps_done += 1
         self.next_step = step + 1
         if not self._resumed_sent:
             self._resumed_sent = True
             self._session.send(RankResumed(generation=self._member.running, rank=self._session.rank, step=step + 1, at_ns=now_ns))
         return True, False
+
+    def _step_took(self, duration_ns: int) -> None:
+        calls = self._session.open().call_time
+        self._durations_ns.append(duration_ns)
+        self._stepped_ns += duration_ns
+        self._waited_ns += min(duration_ns, calls.total_ns() - self._in_calls_ns)
+        if not calls.known:
+            self._waited_ns = -1
 
     def _body_ended(self) -> None:
         """The script comes back for the next step: the state is whole. Without effect when it was not in a loop body."""
@@ -374,5 +394,9 @@ class RankGuard:
                     stall_ns=int(self.counters.exposed_stall_s * 1e9),
                     typical_step_ns=int(median(self._durations_ns)) if self._durations_ns else 0,
                     yielded=self._member.yielded,
+                    until=self._loops.until,
+                    stepped_ns=self._stepped_ns,
+                    waited_ns=self._waited_ns,
+                    replicated_bytes=self.counters.replicated_bytes,
                 )
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, SupportsFloat, TypeVar
 
 from deadpool.host.errors import ConfigError
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -144,6 +144,18 @@ class Guard(Protocol):
         """Returns what this rank holds of the state: what other ranks hold as well, what is unique, where its replicas are.
 
         print() shows it as a table, `to_json()` gives values. Before the first commit it says that this is not known yet.
+        """
+
+    def report(
+        self, *, loss: SupportsFloat | None = None, tokens: SupportsFloat | None = None, **numbers: SupportsFloat | None
+    ) -> None:
+        """Shows these numbers in `deadpool status`, on its page and in the metrics; from any rank, as often as is wanted.
+
+            guard.report(loss=loss.item(), tokens=batch.numel(), learning_rate=scheduler.get_last_lr()[0])
+
+        `tokens`: that this rank has processed since its last report; those of all ranks are summed, and shown as a rate. Of each
+        other name the newest value of the lowest rank that reports it is shown; 16 names at most, of 32 bytes. What is reported
+        in a step that is discarded does not count. ConfigError: what cannot be shown.
         """
 
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int | None = None) -> Iterator[tuple[int, Value]]:

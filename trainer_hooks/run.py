@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsFloat
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
@@ -28,6 +28,7 @@ from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
+from deadpool.trainer_hooks.reports import checked_numbers
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state import pipelines
 from deadpool.trainer_hooks.state.extras import Extra
@@ -159,6 +160,11 @@ class PlainGuard:
 
     def describe(self) -> Description:
         return Description(rank=dist.get_rank(), protected=False)
+
+    def report(
+        self, *, loss: SupportsFloat | None = None, tokens: SupportsFloat | None = None, **numbers: SupportsFloat | None
+    ) -> None:
+        checked_numbers({"loss": loss, "tokens": tokens, **numbers})
 
     def run(self, train_step: Callable[[int], Value], *, until: int, start: int | None = None) -> Iterator[tuple[int, Value]]:
         self.begin(until=until, start=start)

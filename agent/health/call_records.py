@@ -19,6 +19,11 @@ class CallRecords:
         head = record.head() if record is not None else Head()
         return head if head.pid == pid else Head()
 
+    def numbers(self, rank: int, pid: int) -> dict[str, float]:
+        """Returns what the script of the process `pid` has reported."""
+        record = self._record(rank)
+        return record.numbers() if record is not None and record.head().pid == pid else {}
+
     def calls(self, rank: int, pid: int) -> RankCalls:
         """Returns what the process `pid` has written of its groups' calls; nothing when it has not (yet)."""
         record, step = self._record(rank), self.head(rank, pid).step

@@ -88,7 +88,7 @@ class Nvml:
     def _device(self, handle: Any) -> dict[str, float]:
         """Asks one thing after the other; a device that is lost answers nothing else."""
         found: dict[str, float] = {}
-        for ask in (self._ecc, self._rows, self._heat, self._links):
+        for ask in (self._ecc, self._rows, self._heat, self._links, self._use):
             try:
                 found.update(ask(handle))
             except self._nvml.NVMLError as error:
@@ -121,3 +121,8 @@ class Nvml:
                 links += 1
         if links:
             yield "gpu_nvlink_errors", float(errors)
+
+    def _use(self, handle: Any) -> Iterator[tuple[str, float]]:
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        yield "gpu_memory_share", memory.used / memory.total
+        yield "gpu_busy_share", self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deadpool.cli.places import numbered, place
+from deadpool.cli.places import counted, numbered, place
 from deadpool.proto.messages import NO_STEP
 
 
@@ -46,6 +46,14 @@ def describe(event: dict[str, Any]) -> str:
             return f"injected: {of('kind')} {of('target')}"
         case "failure":
             return f"{of('cause')}: {of('failure_class')}"
+        case "node_lost" if "spares_left" in event:
+            return f"spare {of('node')} lost: {of('reason')}; {counted(event['spares_left'], 'spare')} left"
+        case "node_faulty":
+            return f"{of('node')} gets no ranks any more: {of('cause')}"
+        case "spare_not_ready":
+            return f"spare {of('node')} is not ready: {counted(of('standins'), 'stand-in')} waiting there"
+        case "spare_ready" if event.get("again"):
+            return f"spare {of('node')} is ready again"
         case "gets_hot":
             return f"{of('node')} builds {numbered(event.get('ranks', ()))} beside those that train"
         case "not_hot":
@@ -59,7 +67,8 @@ def describe(event: dict[str, Any]) -> str:
         case "drill_left_out" | "drill_failed":
             return f"drill: {of('way')} is not tried: {of('reason')}"
         case "waiting_for_node":
-            return "no spare is left: waiting for a node"
+            wanted = f" for {numbered(event['ranks'])}" if event.get("ranks") else ""
+            return f"no spare is left: waiting for a node{wanted}"
         case "unprotected":
             return f"unprotected since step {of('since_step')}: rank {of('rank')}: {of('reason')}"
         case "protected_again":
@@ -78,14 +87,14 @@ def describe(event: dict[str, Any]) -> str:
         case "host_trouble":
             return f"{of('node')}: {of('text')}"
         case "resized":
-            return f"the job has {of('nnodes')} node{'' if of('nnodes') == 1 else 's'} from now on"
+            return f"the job has {counted(of('nnodes'), 'node')} from now on"
         case "restarted":
             went = f"{_place(event)}, " if event.get("spare") else ""
             begin = f"from step {event['resume_step']}" if event.get("resume_step", NO_STEP) > 0 else "anew"
             return f"restarted in {_seconds(event)}: {went}all ranks begin {begin}"
         case "recovered":
             again = of("steps_reexecuted")
-            steps = f"{again} step{'' if again == 1 else 's'} again"
+            steps = f"{counted(again, 'step')} again"
             done = "moved" if event.get("failure_class") == "planned" else "recovered"
             return f"{done} in {_seconds(event)}: {_place(event)}, resumed at step {of('resume_step')}, {steps}"
     return ""

@@ -130,7 +130,7 @@ class Hello(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class RankProgress(_message.Message):
-    __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped")
+    __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped", "step_age_s", "stepped_s", "waited_s", "rss_bytes")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,10 @@ class RankProgress(_message.Message):
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
     EXPOSED_STALL_S_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    STEP_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    STEPPED_S_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     step: int
@@ -145,10 +149,14 @@ class RankProgress(_message.Message):
     steps_done: int
     exposed_stall_s: float
     stopped: bool
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., stopped: _Optional[bool] = ...) -> None: ...
+    step_age_s: float
+    stepped_s: float
+    waited_s: float
+    rss_bytes: int
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., stopped: _Optional[bool] = ..., step_age_s: _Optional[float] = ..., stepped_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s")
+    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s", "until", "tokens", "reported", "sent_bytes", "received_bytes", "replicated_bytes")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +166,12 @@ class Heartbeat(_message.Message):
     READINGS_FIELD_NUMBER: _ClassVar[int]
     OBEYED_FIELD_NUMBER: _ClassVar[int]
     WALL_S_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICATED_BYTES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     ranks: _containers.RepeatedCompositeFieldContainer[RankProgress]
     cpu_share: float
@@ -167,7 +181,13 @@ class Heartbeat(_message.Message):
     readings: _containers.RepeatedCompositeFieldContainer[Reading]
     obeyed: int
     wall_s: float
-    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ..., wall_s: _Optional[float] = ...) -> None: ...
+    until: int
+    tokens: float
+    reported: _containers.RepeatedCompositeFieldContainer[Reading]
+    sent_bytes: int
+    received_bytes: int
+    replicated_bytes: int
+    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ..., wall_s: _Optional[float] = ..., until: _Optional[int] = ..., tokens: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., replicated_bytes: _Optional[int] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("name", "value")

@@ -7,21 +7,27 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RankStatus(_message.Message):
-    __slots__ = ("rank", "pid", "step", "commit_step", "exposed_stall_s")
+    __slots__ = ("rank", "pid", "step", "commit_step", "exposed_stall_s", "step_s", "wait_s", "rss_bytes")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     EXPOSED_STALL_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     step: int
     commit_step: int
     exposed_stall_s: float
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ...) -> None: ...
+    step_s: float
+    wait_s: float
+    rss_bytes: int
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., step_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks")
+    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks", "gpu_busy_share", "gpu_memory_share", "sent_bytes_per_s", "received_bytes_per_s", "replicated_bytes_per_s")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +42,11 @@ class NodeStatus(_message.Message):
     CLOCK_AHEAD_S_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     HOT_RANKS_FIELD_NUMBER: _ClassVar[int]
+    GPU_BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    REPLICATED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     index: int
     role: str
@@ -50,7 +61,12 @@ class NodeStatus(_message.Message):
     clock_ahead_s: float
     port: int
     hot_ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ..., hot_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    gpu_busy_share: float
+    gpu_memory_share: float
+    sent_bytes_per_s: float
+    received_bytes_per_s: float
+    replicated_bytes_per_s: float
+    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ..., hot_ranks: _Optional[_Iterable[int]] = ..., gpu_busy_share: _Optional[float] = ..., gpu_memory_share: _Optional[float] = ..., sent_bytes_per_s: _Optional[float] = ..., received_bytes_per_s: _Optional[float] = ..., replicated_bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class PhaseTimes(_message.Message):
     __slots__ = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")
@@ -93,7 +109,7 @@ class SpentTimes(_message.Message):
     def __init__(self, assembling: _Optional[float] = ..., starting: _Optional[float] = ..., productive: _Optional[float] = ..., again: _Optional[float] = ..., stalled: _Optional[float] = ..., recovering: _Optional[float] = ..., waiting: _Optional[float] = ..., finishing: _Optional[float] = ..., node_s: _Optional[float] = ...) -> None: ...
 
 class RecoveryRecord(_message.Message):
-    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved")
+    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved", "ended_s")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +123,7 @@ class RecoveryRecord(_message.Message):
     TOTAL_S_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_STEPS_LOST_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_S_FIELD_NUMBER: _ClassVar[int]
     generation: int
     cause: str
     failure_class: str
@@ -120,10 +137,19 @@ class RecoveryRecord(_message.Message):
     total_s: float
     committed_steps_lost: int
     moved: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ...) -> None: ...
+    ended_s: float
+    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ..., ended_s: _Optional[float] = ...) -> None: ...
+
+class ReportedNumber(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s")
+    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s", "until", "tokens_per_s", "reported", "step_times_s", "waiting_for", "replicas")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +164,12 @@ class JobStatus(_message.Message):
     UNPROTECTED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
     SPENT_S_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIMES_S_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: str
     generation: int
@@ -152,7 +184,13 @@ class JobStatus(_message.Message):
     unprotected: str
     checkpoint_step: int
     spent_s: SpentTimes
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ...) -> None: ...
+    until: int
+    tokens_per_s: float
+    reported: _containers.RepeatedCompositeFieldContainer[ReportedNumber]
+    step_times_s: _containers.RepeatedScalarFieldContainer[float]
+    waiting_for: str
+    replicas: int
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ..., until: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[ReportedNumber, _Mapping]]] = ..., step_times_s: _Optional[_Iterable[float]] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

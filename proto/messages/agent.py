@@ -55,7 +55,8 @@ class Hello:
 class RankProgress:
     """`step`: the step in progress (S_step is complete). `commit_step`: newest known commit. Stall: main-thread waits.
 
-    `stopped`: its process is stopped, as in RankCalls.
+    `stopped`: its process is stopped, as in RankCalls. `step_age_s`: since the step in progress began. `stepped_s`: that its
+    completed steps have taken, summed; `waited_s`: of that, with a collective under way, -1 where that is not known.
     """
 
     rank: int
@@ -65,6 +66,10 @@ class RankProgress:
     steps_done: int
     exposed_stall_s: float
     stopped: bool = False
+    step_age_s: float = 0.0
+    stepped_s: float = 0.0
+    waited_s: float = 0.0
+    rss_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +82,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Sent every heartbeat_interval. Shares are 0..1 of this machine."""
+    """Sent every heartbeat_interval. Shares are 0..1 of this machine.
+
+    `until`: where the step loop ends, 0 while nobody has said so. `tokens`: that its ranks' processes have reported so far;
+    `reported`: other numbers of the script, each from the node's lowest rank that has reported it. `sent_bytes`,
+    `received_bytes`: of this machine since it was started, the loopback interface left out where there is another;
+    `replicated_bytes`: that its ranks' processes have sent to the holders of their replicas.
+    """
 
     generation: int
     ranks: tuple[RankProgress, ...] = ()
@@ -88,6 +99,12 @@ class Heartbeat:
     readings: tuple[Reading, ...] = ()
     obeyed: int = 0  # as in Hello
     wall_s: float = 0.0  # what this machine's calendar clock said
+    until: int = 0
+    tokens: float = 0.0
+    reported: tuple[Reading, ...] = ()
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    replicated_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

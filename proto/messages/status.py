@@ -10,11 +10,18 @@ from deadpool.proto.messages import NO_STEP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStatus:
+    """`step`: in progress, of all ranks at one moment, about a heartbeat ago. `step_s`: of its last steps, in the mean; 0 before
+    any. `wait_s`: of that, with a collective under way, which is when it waits for others; -1 where that is not known.
+    """
+
     rank: int
     pid: int
     step: int
     commit_step: int
     exposed_stall_s: float
+    step_s: float = 0.0
+    wait_s: float = -1.0
+    rss_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +30,8 @@ class NodeStatus:
     free) | faulty (alive, but not trusted with ranks) | lost.
 
     `heartbeat_age_s`: seconds since the last heartbeat. `hot_ranks`: those for which a stand-in waits hot on this spare.
+    `gpu_busy_share`, `gpu_memory_share`: of its busiest and fullest GPU; -1 where there is none, or the extra `nvml` is missing.
+    `sent_bytes_per_s` and `received_bytes_per_s` are the machine's, `replicated_bytes_per_s` its ranks'.
     """
 
     node_id: str
@@ -41,6 +50,11 @@ class NodeStatus:
         0.0  # its calendar clock, of the supervisor's machine's; the way of the heartbeat makes it a little less
     )
     hot_ranks: tuple[int, ...] = ()
+    gpu_busy_share: float = -1.0
+    gpu_memory_share: float = -1.0
+    sent_bytes_per_s: float = 0.0
+    received_bytes_per_s: float = 0.0
+    replicated_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +118,7 @@ class RecoveryRecord:
     It ends with every rank's first new step; where all ranks were started from scratch, as scripts without hooks always are, when
     their processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that
     were reported, as each heartbeat does: those of the last second before every copy of them was lost are not counted.
+    `ended_s`: in the job's time, as SpentTimes counts it.
     """
 
     generation: int
@@ -119,6 +134,15 @@ class RecoveryRecord:
     total_s: float
     committed_steps_lost: int
     moved: tuple[int, ...] = ()
+    ended_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedNumber:
+    """What the script has reported under this name (guard.report), the newest value of its lowest rank that has."""
+
+    name: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +151,10 @@ class JobStatus:
 
     `unprotected`: "" while the state is protected, else since which step it is not, and why. `checkpoint_step`: of the newest
     complete persistent checkpoint.
+
+    `until`: the step with which the present loop ends, 0 while that is not known. `tokens_per_s`: of all ranks, 0 where the
+    script reports none. `step_times_s`: the mean time of a step between each two of the lowest rank's last heartbeats, the oldest
+    first. `waiting_for`: "" unless the job stands still, else for what. `replicas`: of each unique shard, on other nodes.
     """
 
     job_id: str
@@ -143,6 +171,12 @@ class JobStatus:
     unprotected: str = ""
     checkpoint_step: int = NO_STEP
     spent_s: SpentTimes = SpentTimes()
+    until: int = 0
+    tokens_per_s: float = 0.0
+    reported: tuple[ReportedNumber, ...] = ()
+    step_times_s: tuple[float, ...] = ()
+    waiting_for: str = ""
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

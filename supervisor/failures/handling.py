@@ -181,6 +181,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
     drained_ranks.forget(state, drained_ranks.on_node(state, node_id))
     fresh = any(is_fresh(state, rank) for rank in roster.of_node(node_id))
     all_done = all(rank.done for rank in roster.of_node(node_id))
+    was_spare = node.role is NodeRole.SPARE and state.phase is not Phase.END
     was_member = node_id in roster.seats
     ranks = roster.vacate(node_id, NodeRole.LOST)
     if state.phase is Phase.FINISH and was_member and all_done:
@@ -188,7 +189,10 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
             roster.ranks[rank].done = True  # nothing there is needed any more
         state.note("node_lost", node=node_id, reason=reason)
         return
-    state.note("node_lost", node=node_id, reason=reason, ranks=ranks)
+    if was_spare:
+        state.note("node_lost", node=node_id, reason=reason, ranks=ranks, spares_left=len(roster.spares()))
+    else:
+        state.note("node_lost", node=node_id, reason=reason, ranks=ranks)
     match state.phase:
         case Phase.ASSEMBLE:
             del roster.nodes[node_id]

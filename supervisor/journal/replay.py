@@ -18,7 +18,7 @@ from deadpool.supervisor.core import Job
 from deadpool.supervisor.journal.journal import parse_event
 from deadpool.supervisor.model.commands import Note
 from deadpool.supervisor.model.events import FromAgent
-from deadpool.supervisor.report.status import Pulse
+from deadpool.supervisor.report.pulse import Pulse
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -23,7 +23,8 @@ class NodeRole(StrEnum):
 class Node:
     """`index`: at launch, or the next free one for a node that came without. `stopped`: it said Stopped.
 
-    `drained`: as long as this agent lives, or the node is asked back, also when its connection was lost meanwhile.
+    `drained`: as long as this agent lives, or the node is asked back, also when its connection was lost meanwhile. `ready`: of a
+    spare, whether as many stand-ins wait as it may have to play ranks; None: never so far.
     """
 
     node_id: str
@@ -33,6 +34,7 @@ class Node:
     session: AgentSession
     stopped: bool = False
     drained: bool = False
+    ready: bool | None = None
     troubles: dict[str, str] = field(default_factory=dict)  # kind -> what the node runs out of
 
     @property
@@ -131,6 +133,10 @@ class Roster:
 
     def vacancies(self) -> list[int]:
         return [node_rank for node_rank, seat in enumerate(self.seats) if seat is None]
+
+    def without_node(self) -> tuple[int, ...]:
+        """Returns the ranks of the vacant seats."""
+        return tuple(rank.rank for seat in self.vacancies() for rank in self.of_seat(seat))
 
     def take_seat(self, node_rank: int, node_id: str) -> None:
         self.seats[node_rank] = node_id

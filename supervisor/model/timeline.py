@@ -99,7 +99,7 @@ class Story:
         gravest = (FailureClass.PERMANENT, FailureClass.TRANSIENT, FailureClass.PLANNED)
         return next(each for each in gravest if each in self.classes)
 
-    def record(self, *, generation: int, survivors_kept_processes: bool) -> RecoveryRecord:
+    def record(self, *, generation: int, survivors_kept_processes: bool, job_began_s: float) -> RecoveryRecord:
         reexecuted = max(self.ahead_step, self.resume_step) + 1 - self.resume_step if self.resume_step != NO_STEP else 0
         return RecoveryRecord(
             generation=generation,
@@ -115,6 +115,7 @@ class Story:
             total_s=self.mark_s - self.began_s,
             committed_steps_lost=self.lost_steps,
             moved=tuple(sorted(self.moved)),
+            ended_s=self.mark_s - job_began_s,
         )
 
 

@@ -49,7 +49,7 @@ def _forget_states(state: JobState) -> None:
 def _wait_for_node(state: JobState, attempt: RecoveryAttempt, *, now_s: float) -> None:
     state.move(Phase.RECOVER)
     attempt.enter(Stage.SPARE, now_s)
-    state.note("waiting_for_node", seats=tuple(state.roster.vacancies()))
+    state.note("waiting_for_node", seats=tuple(state.roster.vacancies()), ranks=state.roster.without_node())
     for node in state.roster.members():
         ranks = tuple(rank.rank for rank in state.roster.of_node(node.node_id))
         state.send(node.node_id, KillRanks(generation=state.generation, ranks=ranks, reason="the job waits for a node"))

@@ -92,7 +92,7 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
         rank.finished = rank.reopened = False
     if roster.vacancies():
         attempt.enter(Stage.SPARE, now_s)
-        state.note("waiting_for_node", seats=tuple(roster.vacancies()))
+        state.note("waiting_for_node", seats=tuple(roster.vacancies()), ranks=roster.without_node())
     else:
         open_store(state, attempt)
     if released:

@@ -13,6 +13,19 @@ from deadpool.supervisor.recovery import hot_spares
 from deadpool.supervisor.recovery.drain import swaps_go_on
 
 
+def readiness_read(state: JobState, node_id: str, standins: int) -> None:
+    """So many stand-ins wait on the node: of a spare it is noted when they are enough, and when they are not any more."""
+    node = state.roster.nodes[node_id]
+    ready = standins >= state.config.nproc_per_node
+    if node.role is not NodeRole.SPARE or node_id in state.recovery.hot or ready == bool(node.ready):
+        return
+    if ready:
+        state.note("spare_ready", node=node_id, again=node.ready is not None)
+    else:
+        state.note("spare_not_ready", node=node_id, standins=standins)
+    node.ready = ready
+
+
 def settle(state: JobState, *, now_s: float) -> None:
     """What follows from the present state for spares and planned swaps; nothing, most of the time."""
     recovery, roster = state.recovery, state.roster

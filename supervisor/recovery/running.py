@@ -3,6 +3,8 @@
 Over JobState.
 """
 
+from dataclasses import asdict
+
 from deadpool.proto.messages import BeginLoop, RankFinished, Release
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
@@ -25,7 +27,9 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
     if recovery.story is None:
         state.note("started")
     else:
-        record = recovery.story.record(generation=state.generation, survivors_kept_processes=kept)
+        record = recovery.story.record(
+            generation=state.generation, survivors_kept_processes=kept, job_began_s=state.account.began_s
+        )
         recovery.records.append(record)
         state.account.furthest_step = max(recovery.story.ahead_step, recovery.story.resume_step)
         recovery.story = None
@@ -39,6 +43,7 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
             resume_step=record.resume_step,
             steps_reexecuted=record.steps_reexecuted,
             total_s=record.total_s,
+            phases_s=asdict(record.phases_s),
         )
     ask_for_checkpoint(state)
     finish_if_done(state, now_s=now_s)

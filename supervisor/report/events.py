@@ -77,6 +77,7 @@ COMMON = {
 
 _RECOVERY = {
     "cause": T, "failure_class": T, "ranks": R, "spare": T, "moved": R, "resume_step": W, "steps_reexecuted": W, "total_s": N,
+    "phases_s": C,
 }  # fmt: skip
 
 HEADINGS: dict[str, dict[str, EventKind]] = {
@@ -91,7 +92,7 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         "released": _event("All ranks have finished their step loops; they may exit, or come to another one.", step=W),
         "loop_begins": _event("All ranks have come to their next loop, and go on with this step.", step=W),
         "job_ended": _event("The last event: why the job is over. 0: done.", exit_code=W, reason=T),
-        "waiting_for_node": _event("There is no node for these places; the job waits for one.", seats=R),
+        "waiting_for_node": _event("There is no node for these places; the job waits for one.", {"ranks": R}, seats=R),
         "resized": _event("The job goes on with so many nodes.", nnodes=W),
     },
     "Failures": {
@@ -103,7 +104,9 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
             "A step has raised, or the script ends in its loop; the rank's exit follows.", rank=W, node=T, error=T
         ),
         "rank_stopped": _event("A rank's process is stopped (SIGSTOP).", rank=W, node=T),
-        "node_lost": _event("A node is gone, with these ranks.", {"ranks": R}, node=T, reason=T),
+        "node_lost": _event(
+            "A node is gone, with these ranks; `spares_left`: it was a spare.", {"ranks": R, "spares_left": W}, node=T, reason=T
+        ),
         "node_faulty": _event("A node gets no ranks any more.", {"rule": T}, node=T, cause=T),
         "kept_on_node": _event("A node that should have been given up keeps its ranks: there is no other.", node=T, reason=T),
         "collective_failed": _event(
@@ -148,6 +151,10 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         ),
         "recovered": _event("Every rank has made a new step. `total_s`: from the failure, as far as it is known.", **_RECOVERY),
         "restarted": _event("All ranks have new processes, from scratch.", **_RECOVERY),
+        "spare_ready": _event(
+            "Stand-ins wait on a spare for all ranks that it may get. `again`: they did before.", node=T, again=F
+        ),
+        "spare_not_ready": _event("So many wait only: it would take longer to recover on it.", node=T, standins=W),
         "gets_hot": _event("A spare builds and rehearses these ranks while others play them.", node=T, ranks=R),
         "is_hot": _event("It has: it can take them without further construction.", node=T, ranks=R, seconds=N),
         "not_hot": _event("It cannot; nothing else has changed.", node=T, ranks=R, reason=T),

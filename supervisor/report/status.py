@@ -1,58 +1,32 @@
 """What the job looks like from outside: the core's state and the last heartbeats in, JobStatus out."""
 
-from collections import deque
-from dataclasses import dataclass, field
-
 from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
-from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus, SpentTimes
+from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus, ReportedNumber, SpentTimes
+from deadpool.proto.vault.holdings import ranks_text
 from deadpool.supervisor.model.membership import Node, NodeRole
+from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection.protection import unprotected
+from deadpool.supervisor.report.pulse import NodePulse, Pulse
 
-_RATE_WINDOW_S = 5.0
-
-
-@dataclass(slots=True)
-class Pulse:
-    """The last heartbeat of each node, and what only a series of them tells: the step rate, the stall of all processes so far."""
-
-    heartbeats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
-    stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
-    clocks_ahead_s: dict[str, float] = field(default_factory=dict)
-    _steps: deque[tuple[float, int]] = field(default_factory=deque)  # (time, newest step of any rank)
-
-    def heard(self, node_id: str, heartbeat: Heartbeat, *, now_s: float, wall_s: float = 0.0) -> None:
-        """`wall_s`: what our own calendar clock says; 0 for a heartbeat of the past."""
-        self.heartbeats[node_id] = (heartbeat, now_s)
-        if wall_s and heartbeat.wall_s:
-            self.clocks_ahead_s[node_id] = heartbeat.wall_s - wall_s
-        for progress in heartbeat.ranks:
-            self.stalls_s[progress.rank, progress.pid] = progress.exposed_stall_s
-        step = max((progress.step for progress in heartbeat.ranks), default=NO_STEP)
-        if step == NO_STEP:
-            return
-        self._steps.append((now_s, step))
-        while now_s - self._steps[0][0] > _RATE_WINDOW_S:
-            self._steps.popleft()
-
-    def steps_per_s(self) -> float:
-        """Returns the rate over the last seconds; 0 when steps are being repeated."""
-        if len(self._steps) < 2:
-            return 0.0
-        (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
-        return max(0.0, (last - first) / (last_s - first_s)) if last_s > first_s else 0.0
-
-    def exposed_stall_s(self) -> float:
-        """Returns the wait of the rank that has waited longest, over all processes that have played it."""
-        by_rank: dict[int, float] = {}
-        for (rank, _), stall_s in self.stalls_s.items():
-            by_rank[rank] = by_rank.get(rank, 0.0) + stall_s
-        return max(by_rank.values(), default=0.0)
+_WAITED_FOR = {
+    Stage.SPARE: "a node",
+    Stage.STORE: "the rendezvous store",
+    Stage.BEGIN: "to start",
+    Stage.QUIESCE: "out of the old generation, or built and rehearsed",
+    Stage.PLAN: "what the vaults hold",
+    Stage.REFORM: "to open the groups again",
+    Stage.RESTORE: "to restore the state",
+    Stage.FIRST_STEP: "the first step",
+}
 
 
 def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
     nodes = sorted(state.roster.nodes.values(), key=lambda node: (node.index, node.node_id))
     steps = [rank.step for rank in state.roster.ranks]
+    members = [node.node_id for node in state.roster.members()]
+    moment_s = pulse.moment_s(now_s=now_s)
     return JobStatus(
         job_id=state.config.job_id,
         phase=state.phase,
@@ -63,12 +37,34 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         world_size=len(state.roster.ranks),
         hooked=state.hooked,
         exposed_stall_s=pulse.exposed_stall_s(),
-        nodes=tuple(_node_status(node, state, pulse, now_s) for node in nodes),
+        nodes=tuple(_node_status(node, state, pulse, now_s, moment_s) for node in nodes),
         recoveries=tuple(state.recovery.records),
         unprotected=unprotected(state),
         checkpoint_step=state.protection.checkpoint_step,
         spent_s=spent(state, pulse, now_s=now_s),
+        until=max((pulse.heartbeats[each][0].until for each in members if each in pulse.heartbeats), default=0),
+        tokens_per_s=pulse.tokens_per_s(members) if state.phase is Phase.RUN else 0.0,
+        reported=tuple(ReportedNumber(name=name, value=value) for name, value in sorted(pulse.reported(members).items())),
+        step_times_s=tuple(pulse.step_times_s),
+        waiting_for=waiting_for(state),
+        replicas=state.config.replicas,
     )
+
+
+def waiting_for(state: JobState) -> str:
+    """Returns what the job stands still for, "" while it does not."""
+    roster, attempt = state.roster, state.recovery.attempt
+    if state.phase is Phase.ASSEMBLE:
+        here, wanted = len(roster.live()), state.config.nnodes + state.config.spares
+        return f"{wanted - here} more of {wanted} nodes"
+    if attempt is None:
+        return ""
+    if attempt.stage is Stage.SPARE:
+        return f"a node for ranks {ranks_text(roster.without_node())}"
+    behind = attempt.behind.get(attempt.stage, set())
+    if not behind:
+        return f"{_WAITED_FOR[attempt.stage]}"
+    return f"rank{'s' if len(behind) > 1 else ''} {ranks_text(behind)}: {_WAITED_FOR[attempt.stage]}"
 
 
 def spent(state: JobState, pulse: Pulse, *, now_s: float) -> SpentTimes:
@@ -77,12 +73,16 @@ def spent(state: JobState, pulse: Pulse, *, now_s: float) -> SpentTimes:
     return state.account.so_far(state.time_kind(), nodes, now_s=now_s, stalled_s=pulse.exposed_stall_s())
 
 
-def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> NodeStatus:
+def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment_s: float) -> NodeStatus:
     heartbeat, heard_s = pulse.heartbeats.get(node.node_id, (Heartbeat(generation=0), now_s))
     if node.role is NodeRole.LOST:
         heartbeat = Heartbeat(generation=heartbeat.generation)
     progress = {each.rank: each for each in heartbeat.ranks}
-    ranks = [_rank_status(rank.rank, rank.pid, progress.get(rank.rank)) for rank in state.roster.of_node(node.node_id)]
+    ranks = [
+        _rank_status(rank.rank, rank.pid, progress.get(rank.rank), pulse, moment_s) for rank in state.roster.of_node(node.node_id)
+    ]
+    rates = pulse.nodes.get(node.node_id, NodePulse()) if node.live else NodePulse()
+    readings = {each.name: each.value for each in heartbeat.readings}
     hot = state.recovery.hot.get(node.node_id)
     return NodeStatus(
         node_id=node.node_id,
@@ -99,13 +99,27 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float) -> Nod
         troubles=tuple(node.troubles.values()),
         clock_ahead_s=pulse.clocks_ahead_s.get(node.node_id, 0.0),
         hot_ranks=tuple(sorted(hot.rehearsed)) if hot is not None else (),
+        gpu_busy_share=readings.get("gpu_busy_share", -1.0),
+        gpu_memory_share=readings.get("gpu_memory_share", -1.0),
+        sent_bytes_per_s=rates.per_s("sent_bytes"),
+        received_bytes_per_s=rates.per_s("received_bytes"),
+        replicated_bytes_per_s=rates.per_s("replicated_bytes"),
     )
 
 
-def _rank_status(rank: int, pid: int, progress: RankProgress | None) -> RankStatus:
+def _rank_status(rank: int, pid: int, progress: RankProgress | None, pulse: Pulse, moment_s: float) -> RankStatus:
     """Returns the rank's line; `progress` counts only if it is of the process that plays the rank now."""
     if progress is None or progress.pid != pid:
         return RankStatus(rank=rank, pid=pid, step=NO_STEP, commit_step=NO_STEP, exposed_stall_s=0.0)
+    known = pulse.ranks.get(rank)
+    step_s, wait_s = known.step_s() if known is not None else (0.0, -1.0)
     return RankStatus(
-        rank=rank, pid=pid, step=progress.step, commit_step=progress.commit_step, exposed_stall_s=progress.exposed_stall_s
+        rank=rank,
+        pid=pid,
+        step=known.step_at(moment_s) if known is not None else progress.step,
+        commit_step=progress.commit_step,
+        exposed_stall_s=progress.exposed_stall_s,
+        step_s=step_s,
+        wait_s=wait_s,
+        rss_bytes=progress.rss_bytes,
     )

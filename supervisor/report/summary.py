@@ -6,13 +6,14 @@ from typing import Any
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.state import JobState
-from deadpool.supervisor.report.status import Pulse, spent
+from deadpool.supervisor.report.pulse import Pulse
+from deadpool.supervisor.report.status import spent
 
 
 def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
     """`steps`: how many optimizer steps the job has completed. `generations`: how many memberships it has had.
 
-    `goodput`: as SpentTimes says; `spent_s` sums to the wall clock but for its `node_s`.
+    `goodput`: as SpentTimes says; `spent_s` sums to the wall clock but for its `node_s`. `reported`: the script's last numbers.
     """
     spent_s = spent(state, pulse, now_s=state.account.mark_s or 0.0)
     step = max(state.progress.finished_step, state.progress.commit_step, *(rank.step for rank in state.roster.ranks))
@@ -27,6 +28,7 @@ def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
         "goodput": spent_s.goodput,
         "goodput_spares_charged": spent_s.charged(len(state.roster.seats)),
         "spent_s": dataclasses.asdict(spent_s),
+        "reported": pulse.reported(node.node_id for node in state.roster.members()),
         "recoveries": [_recovery(record) for record in state.recovery.records],
     }
 

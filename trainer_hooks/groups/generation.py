@@ -42,6 +42,7 @@ class Generation:
         self.number = number
         self.on_muted = on_muted  # before a work that the break has settled is taken for done by whoever waits for it
         self.broken = False
+        self.call_time = CallTime()
         self._inners: dict[InnerGroup, Calls] = {}
         self.pending: dict[int, PendingWork] = {}
         self._on_broken = on_broken
@@ -151,14 +152,44 @@ class Generation:
         daemons.run(free, f"freeing of generation {self.number}'s groups")
 
 
+class CallTime:
+    """For how long this process has had a call under way, whichever group it is of; whatever it has computed meanwhile.
+
+    `known`: not for calls that end on a device, of which nobody is told when they end.
+    """
+
+    def __init__(self) -> None:
+        self.known = True
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._since_ns = self._total_ns = 0
+
+    def entered(self) -> None:
+        with self._lock:
+            if self._under_way == 0:
+                self._since_ns = time.monotonic_ns()
+            self._under_way += 1
+
+    def completed(self) -> None:
+        with self._lock:
+            self._under_way -= 1
+            if self._under_way == 0:
+                self._total_ns += time.monotonic_ns() - self._since_ns
+
+    def total_ns(self) -> int:
+        with self._lock:
+            return self._total_ns + (time.monotonic_ns() - self._since_ns if self._under_way else 0)
+
+
 class Calls:
     """Counts one group's calls of one generation, in the call record if there is one. `place`: (rank, size) in the group.
 
     Numbers start again with each generation, on every rank alike. A call that a break cuts off stays open in the record.
     """
 
-    def __init__(self, record: CallRecord | None, row: int, place: tuple[int, int]) -> None:
+    def __init__(self, record: CallRecord | None, row: int, place: tuple[int, int], call_time: CallTime) -> None:
         self.place = place
+        self.call_time = call_time
         self._record = record
         self._row = row
         self._entered = itertools.count(1)
@@ -169,10 +200,12 @@ class Calls:
 
     def enter(self, operation: bytes) -> None:
         number = next(self._entered)
+        self.call_time.entered()
         if self._record is not None:
             self._record.entered(self._row, operation, number)
 
     def complete(self) -> None:
         number = next(self._completed)
+        self.call_time.completed()
         if self._record is not None:
             self._record.completed(self._row, number)

@@ -92,7 +92,8 @@ class Group(dist.ProcessGroup):
         assert inner.group is not None
         self.met_as = name
         self._label_row()
-        calls = Calls(self._registry.record, self._row or 0, (self.membership.rank, self.membership.size))
+        place = (self.membership.rank, self.membership.size)
+        calls = Calls(self._registry.record, self._row or 0, place, generation.call_time)
         self._opened, self._muted = (inner, inner.group, generation, calls), None
         generation.add(inner, calls)
 

@@ -22,7 +22,7 @@ from deadpool.host.errors import UnavailableError
 from deadpool.proto.call_record import CallRecord
 from deadpool.trainer_hooks import torch_internals
 from deadpool.trainer_hooks.groups import torch_patches
-from deadpool.trainer_hooks.groups.generation import Generation
+from deadpool.trainer_hooks.groups.generation import CallTime, Generation
 from deadpool.trainer_hooks.groups.group import BACKEND, Group
 from deadpool.trainer_hooks.groups.inner import Membership
 from deadpool.trainer_hooks.groups.messages import Messages
@@ -78,6 +78,11 @@ class Groups:
     @property
     def broken(self) -> bool:
         return self._current.broken
+
+    @property
+    def call_time(self) -> CallTime:
+        """Of the present generation."""
+        return self._current.call_time
 
     @property
     def muted(self) -> bool:

@@ -297,6 +297,7 @@ class StreamWork(GroupWork):
 
     def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__(generation, calls, inner, operation, args)
+        calls.call_time.known = False
         generation.watch(self)
 
     def _wait_until_ended(self, deadline_s: float | None) -> None:

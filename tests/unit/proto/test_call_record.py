@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.proto.call_record import MAX_GROUPS, RECORD_BYTES, CallRecord, Head, record_path
+from deadpool.proto.call_record import MAX_GROUPS, MAX_NUMBER_NAME, MAX_NUMBERS, RECORD_BYTES, CallRecord, Head, record_path
 
 
 @pytest.fixture
@@ -17,14 +17,34 @@ def path(tmp_path: Path) -> Path:
 def test_a_reader_sees_what_the_writer_wrote(path: Path) -> None:
     writer, reader = CallRecord(path, create=True), CallRecord(path, create=False)
     head = Head(
-        pid=7, generation=2, step=5, step_began_ns=11, steps_done=4, commit_step=3, stall_ns=9, typical_step_ns=100, yielded=5
-    )
+        pid=7, generation=2, step=5, step_began_ns=11, steps_done=4, commit_step=3, stall_ns=9, typical_step_ns=100, yielded=5,
+        until=40, stepped_ns=900, waited_ns=-1, replicated_bytes=1 << 40,
+    )  # fmt: skip
     writer.write_head(head)
     assert reader.head() == head
     writer.end_script()
     writer.write_head(head)
     writer.close()
     assert reader.head() == replace(head, script_ended=True)
+    reader.close()
+
+
+def test_numbers_of_the_script_have_a_row_each(path: Path) -> None:
+    writer, reader = CallRecord(path, create=True), CallRecord(path, create=False)
+    row = writer.add_group("world")
+    assert reader.numbers() == {}
+    writer.report("loss", 3.5)
+    writer.report("a" * MAX_NUMBER_NAME, 1.0)
+    writer.report("loss", 2.5)
+    writer.entered(row, b"barrier", 1)
+    assert reader.numbers() == {"loss": 2.5, "a" * MAX_NUMBER_NAME: 1.0}
+    for number in range(MAX_NUMBERS - 2):
+        writer.report(f"n{number}", float(number))
+    with pytest.raises(ValueError, match="one_more: there are 16 numbers already"):
+        writer.report("one_more", 0.0)
+    assert len(reader.numbers()) == MAX_NUMBERS
+    assert [each.group for each in reader.groups()] == ["world"]
+    writer.close()
     reader.close()
 
 

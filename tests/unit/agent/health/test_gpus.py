@@ -66,6 +66,12 @@ class FakeNvml:
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
         return self.reasons[handle]
 
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(used=30 * (1 + handle), total=120)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=75 + handle)
+
     def nvmlDeviceGetNvLinkErrorCounter(self, handle: int, link: int, counter: int) -> int:
         if link > 1:
             raise NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
@@ -84,8 +90,10 @@ def test_the_worst_device_speaks_for_the_node() -> None:
     fake = FakeNvml()
     fake.ecc[1], fake.reasons[0] = 4, 0x40
     assert _read(fake) == {
+        "gpu_busy_share": 0.76,
         "gpu_ecc_uncorrected": 4.0,
         "gpu_lost": 0.0,
+        "gpu_memory_share": 0.5,
         "gpu_nvlink_errors": 6.0,
         "gpu_remap_failed": 0.0,
         "gpu_remap_pending": 1.0,

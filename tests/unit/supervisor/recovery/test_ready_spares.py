@@ -114,3 +114,30 @@ def test_cold_spares_keep_no_stand_ins() -> None:
     scene = Scene(spare_readiness=Readiness.COLD)
     scene.start()
     assert {node: order.standins for node, order in scene.took(messages.WarmUp)} == {0: 1, 1: 1, 2: 0}
+
+
+def stand_by(scene: Scene, node: int, standins: int) -> None:
+    scene.say(node, messages.Heartbeat(generation=scene.state.generation, standins_ready=standins))
+
+
+def test_a_spare_that_is_not_ready_any_more_is_said_and_when_it_is_again() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    stand_by(scene, 2, 1)
+    assert not scene.notes("spare_not_ready"), "it has not been ready yet"
+    for standins in (2, 2, 1, 0, 3):
+        stand_by(scene, 2, standins)
+    stand_by(scene, 0, 0)  # no spare
+    assert [(each.event, each.fields) for each in scene.notes("spare_ready") + scene.notes("spare_not_ready")] == [
+        ("spare_ready", {"node": "node2", "again": False}),
+        ("spare_ready", {"node": "node2", "again": True}),
+        ("spare_not_ready", {"node": "node2", "standins": 1}),
+    ]
+
+
+def test_the_loss_of_a_spare_says_how_many_are_left() -> None:
+    scene = Scene(spares=2)
+    scene.start(commit_step=4)
+    scene.lose(3)
+    scene.lose(1)
+    assert [each.fields.get("spares_left") for each in scene.notes("node_lost")] == [1, None]

@@ -5,7 +5,8 @@ from supervising import Scene
 
 from deadpool.proto import messages
 from deadpool.proto.messages import RankProgress
-from deadpool.supervisor.report.status import Pulse, job_status
+from deadpool.supervisor.report.pulse import Pulse
+from deadpool.supervisor.report.status import job_status
 from deadpool.supervisor.report.summary import summary
 
 
@@ -72,12 +73,46 @@ def test_summary_has_the_agreed_keys() -> None:
     assert (content["exit_code"], content["steps"], content["generations"], content["world_size"]) == (0, 40, 2, 4)
     assert set(content) == {
         "job_id", "exit_code", "world_size", "steps", "generations", "committed_steps_lost", "exposed_stall_s", "recoveries",
-        "goodput", "goodput_spares_charged", "spent_s",
+        "goodput", "goodput_spares_charged", "spent_s", "reported",
     }  # fmt: skip
     assert content["spent_s"]["recovering"] == pytest.approx(content["recoveries"][0]["total_s"])
     (recovery,) = content["recoveries"]
     assert set(recovery) == {
         "generation", "cause", "class", "node", "ranks", "spare", "moved", "resume_step", "steps_reexecuted",
-        "survivors_kept_processes", "phases_s", "total_s",
+        "survivors_kept_processes", "phases_s", "total_s", "ended_s",
     }  # fmt: skip
     assert set(recovery["phases_s"]) == {"detect", "decide", "quiesce", "plan", "reform", "restore", "first_step"}
+
+
+def test_status_says_what_a_job_waits_for() -> None:
+    scene, pulse = Scene(spares=0), Pulse()
+
+    def waits() -> str:
+        return job_status(scene.state, pulse, now_s=scene.now_s).waiting_for
+
+    scene.hello(0)
+    assert waits() == "1 more of 2 nodes"
+    scene = Scene(spares=0)
+    scene.start(commit_step=4)
+    assert waits() == ""
+    scene.lose(1)
+    assert waits() == "a node for ranks 2-3"
+    scene.hello(1)
+    assert waits() == "ranks 0-3: out of the old generation, or built and rehearsed"
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4)
+    scene.prepare(2)
+    assert waits() == "rank 3: out of the old generation, or built and rehearsed"
+
+
+def test_a_recovery_is_placed_in_the_time_of_the_job() -> None:
+    scene, pulse = Scene(), Pulse()
+    scene.start(commit_step=4)
+    scene.wait(60.0)
+    scene.heartbeat(step=5, commit_step=4)
+    scene.lose(1)
+    scene.recover(step=5, survivors=[0, 1], joiners=[2, 3])
+    scene.wait(2.0)
+    scene.bring_up(5)
+    (record,) = job_status(scene.state, pulse, now_s=scene.now_s).recoveries
+    assert record.ended_s == pytest.approx(62.0)

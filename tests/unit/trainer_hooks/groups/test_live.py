@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from deadpool.proto.call_record import CallRecord, GroupCalls
-from deadpool.trainer_hooks.groups.generation import Calls, Generation
+from deadpool.trainer_hooks.groups.generation import Calls, CallTime, Generation
 from deadpool.trainer_hooks.groups.group import Group
 from deadpool.trainer_hooks.groups.registry import Groups
 
@@ -109,7 +109,7 @@ class _Running:
     operation = "allreduce"
 
     def __init__(self) -> None:
-        self.calls = Calls(None, 0, (0, 1))
+        self.calls = Calls(None, 0, (0, 1), CallTime())
         self.runs = True
 
     def settle(self) -> None:

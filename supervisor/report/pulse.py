@@ -1,0 +1,158 @@
+"""What only a series of heartbeats tells: rates, where all ranks were at one moment, how long their steps take. Pure."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
+
+_RATE_WINDOW_S = 5.0
+_POINTS = 8  # of each rank and node: so many heartbeats back
+_SILENT_S = 2.5  # a node that has said nothing for so long is not waited for when a moment is chosen
+_STEP_TIMES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """A rank began this step then; its counters were these."""
+
+    began_s: float
+    step: int
+    steps_done: int
+    stepped_s: float
+    waited_s: float
+
+
+@dataclass(slots=True)
+class RankPulse:
+    """The last points of the process that plays the rank; one for each step that was seen in progress."""
+
+    pid: int
+    points: deque[StepPoint] = field(default_factory=lambda: deque(maxlen=_POINTS))
+
+    def step_at(self, moment_s: float) -> int:
+        """Returns the step that was in progress then, as far as heartbeats tell it."""
+        before = [point for point in self.points if point.began_s <= moment_s]
+        if not before:
+            return self.points[0].step if self.points else NO_STEP
+        last = before[-1]
+        after = self.points[len(before)] if len(before) < len(self.points) else None
+        if after is None or after.step <= last.step:
+            return last.step
+        share = (moment_s - last.began_s) / (after.began_s - last.began_s)
+        return last.step + int(share * (after.step - last.step))
+
+    def step_s(self) -> tuple[float, float]:
+        """Returns the mean time of the last steps, and of that with a collective under way; 0 and -1 where it is not known."""
+        if not self.points:
+            return 0.0, -1.0
+        first, last = self.points[0], self.points[-1]
+        steps = last.steps_done - first.steps_done
+        stepped_s, waited_s = last.stepped_s - first.stepped_s, last.waited_s - first.waited_s
+        if steps <= 0:
+            steps, stepped_s, waited_s = last.steps_done, last.stepped_s, last.waited_s
+        if steps <= 0:
+            return 0.0, -1.0
+        return stepped_s / steps, -1.0 if last.waited_s < 0 else max(0.0, waited_s) / steps
+
+
+@dataclass(slots=True)
+class NodePulse:
+    """(when, value) of the node's counters, which begin again when a process is replaced."""
+
+    counters: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
+
+    def heard(self, name: str, value: float, now_s: float) -> None:
+        points = self.counters.setdefault(name, deque(maxlen=_POINTS))
+        if points and value < points[-1][1]:
+            points.clear()
+        points.append((now_s, value))
+
+    def per_s(self, name: str) -> float:
+        points = self.counters.get(name, deque())
+        if len(points) < 2 or points[-1][0] <= points[0][0]:
+            return 0.0
+        return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+@dataclass(slots=True)
+class Pulse:
+    """The last heartbeat of each node, and what a series of them tells. Times are monotonic seconds, passed in."""
+
+    heartbeats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
+    stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
+    clocks_ahead_s: dict[str, float] = field(default_factory=dict)
+    ranks: dict[int, RankPulse] = field(default_factory=dict)
+    nodes: dict[str, NodePulse] = field(default_factory=dict)
+    step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEP_TIMES))  # of the lowest rank
+    _steps: deque[tuple[float, int]] = field(default_factory=deque)  # (time, newest step of any rank)
+
+    def heard(self, node_id: str, heartbeat: Heartbeat, *, now_s: float, wall_s: float = 0.0) -> None:
+        """`wall_s`: what our own calendar clock says; 0 for a heartbeat of the past."""
+        self.heartbeats[node_id] = (heartbeat, now_s)
+        if wall_s and heartbeat.wall_s:
+            self.clocks_ahead_s[node_id] = heartbeat.wall_s - wall_s
+        node = self.nodes.setdefault(node_id, NodePulse())
+        for name in ("tokens", "sent_bytes", "received_bytes", "replicated_bytes"):
+            node.heard(name, getattr(heartbeat, name), now_s)
+        for progress in heartbeat.ranks:
+            self.stalls_s[progress.rank, progress.pid] = progress.exposed_stall_s
+            self._progressed(progress, now_s)
+        step = max((progress.step for progress in heartbeat.ranks), default=NO_STEP)
+        if step == NO_STEP:
+            return
+        self._steps.append((now_s, step))
+        while now_s - self._steps[0][0] > _RATE_WINDOW_S:
+            self._steps.popleft()
+
+    def _progressed(self, progress: RankProgress, now_s: float) -> None:
+        if progress.step == NO_STEP:
+            return
+        known = self.ranks.get(progress.rank)
+        if known is None or known.pid != progress.pid:
+            known = self.ranks[progress.rank] = RankPulse(progress.pid)
+        last = known.points[-1] if known.points else None
+        if last is not None and (last.step, last.steps_done) == (progress.step, progress.steps_done):
+            return
+        known.points.append(
+            StepPoint(
+                now_s - progress.step_age_s, progress.step, progress.steps_done, progress.stepped_s, max(-1.0, progress.waited_s)
+            )
+        )
+        if last is not None and progress.steps_done > last.steps_done and progress.rank == min(self.ranks):
+            self.step_times_s.append((progress.stepped_s - last.stepped_s) / (progress.steps_done - last.steps_done))
+
+    def moment_s(self, *, now_s: float) -> float:
+        """Returns the newest moment of which every node that is not silent has told."""
+        heard = [heard_s for _, heard_s in self.heartbeats.values() if now_s - heard_s < _SILENT_S]
+        return min(heard, default=now_s)
+
+    def steps_per_s(self) -> float:
+        """Returns the rate over the last seconds; 0 when steps are being repeated."""
+        if len(self._steps) < 2:
+            return 0.0
+        (first_s, first), (last_s, last) = self._steps[0], self._steps[-1]
+        return max(0.0, (last - first) / (last_s - first_s)) if last_s > first_s else 0.0
+
+    def exposed_stall_s(self) -> float:
+        """Returns the wait of the rank that has waited longest, over all processes that have played it."""
+        by_rank: dict[int, float] = {}
+        for (rank, _), stall_s in self.stalls_s.items():
+            by_rank[rank] = by_rank.get(rank, 0.0) + stall_s
+        return max(by_rank.values(), default=0.0)
+
+    def tokens_per_s(self, node_ids: Iterable[str]) -> float:
+        return sum(self.nodes[node_id].per_s("tokens") for node_id in node_ids if node_id in self.nodes)
+
+    def reported(self, node_ids: Iterable[str]) -> dict[str, float]:
+        """Returns the script's numbers; of two nodes that report one name, the value of the one with the lower rank."""
+        found: dict[int, dict[str, float]] = {}
+        for node_id in node_ids:
+            heartbeat, _ = self.heartbeats.get(node_id, (Heartbeat(generation=0), 0.0))
+            lowest = min((each.rank for each in heartbeat.ranks), default=None)
+            if lowest is not None:
+                found[lowest] = {each.name: each.value for each in heartbeat.reported}
+        merged: dict[str, float] = {}
+        for lowest in sorted(found, reverse=True):
+            merged |= found[lowest]
+        return merged
