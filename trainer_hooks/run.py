@@ -78,7 +78,10 @@ def joined() -> "Run":
 
 
 class Run:
-    """This process's place in the run. `session` is None outside deadpool-launch: nothing is protected then."""
+    """This process's place in the run: `rank`, `world_size`, `local_rank`, `device`.
+
+    `session` is None outside deadpool-launch: nothing is protected then.
+    """
 
     def __init__(self, *, session: Session | None) -> None:
         self.rank: int = dist.get_rank()
@@ -90,6 +93,7 @@ class Run:
 
     @property
     def protected(self) -> bool:
+        """Whether deadpool-launch has started this process; under torchrun or alone everything runs the same, unprotected."""
         return self._session is not None
 
     @property

@@ -124,6 +124,14 @@ class Job:
             env=self._environment, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
+    def ask_on(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts `deadpool ARGUMENTS`, which goes on as long as the job does; its output is of no interest."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "deadpool.cli.main", *arguments],
+            env=self._environment, cwd=self.folder,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
     def status(self) -> dict[str, Any]:
         answer = self.ask("status", "--json")
         assert answer.returncode == 0, answer.stderr
