@@ -3,30 +3,33 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from deadpool.agent.core import NodeCore
 from deadpool.agent.events import Event, HeadsRead
 from deadpool.agent.health.gpus import Gpus
 from deadpool.agent.health.host_pressure import PressureWatch
 from deadpool.agent.node_resources import NodeResources
-from deadpool.proto.messages import AgentMessage
+from deadpool.proto.messages import AgentMessage, Heartbeat
 
 _WATCH_S = 0.003  # how often call records are read while an injection waits for its moment
 
 
 class Heartbeats:
-    """From `start` to `stop`, in the loop's thread."""
+    """From `start` to `stop`, in the loop's thread. `last`: the newest heartbeat."""
 
     def __init__(
         self, core: NodeCore, gpus: Gpus, send: Callable[[AgentMessage], None], dispatch: Callable[[Event], None]
     ) -> None:
         self._core, self._gpus, self._send, self._dispatch = core, gpus, send, dispatch
         self._node: NodeResources | None = None
-        self._pressure = PressureWatch()
+        self._metrics_port = 0
+        self.pressure = PressureWatch()
+        self.last = Heartbeat(generation=0)
         self._watching = False
 
-    def start(self, node: NodeResources) -> None:
-        self._node = node
+    def start(self, node: NodeResources, metrics_port: int) -> None:
+        self._node, self._metrics_port = node, metrics_port
         self._repeat()
 
     def stop(self) -> None:
@@ -35,7 +38,8 @@ class Heartbeats:
     def send(self) -> None:
         """Sends one now, beside the regular ones."""
         if self._node is not None:
-            self._send(self._node.heartbeat(self._core, self._gpus.readings))
+            self.last = replace(self._node.heartbeat(self._core, self._gpus.readings), metrics_port=self._metrics_port)
+            self._send(self.last)
 
     def watch_injections(self) -> None:
         """Reads the ranks' call records every few milliseconds from now on, for as long as an injection waits."""
@@ -49,7 +53,7 @@ class Heartbeats:
         asyncio.get_running_loop().call_later(self._node.config.heartbeat_every_s, self._repeat)
         self._node.sweep(strict=False)
         self.send()
-        for trouble in self._pressure.look(self._node.logs.folder, self._node.logs.problem):
+        for trouble in self.pressure.look(self._node.logs.folder, self._node.logs.problem):
             self._send(trouble)
 
     def _watch(self) -> None:

@@ -12,6 +12,7 @@ import traceback
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -92,6 +93,7 @@ class NodeRuntime:
         self._ranks = RankStreams(self._core, lambda: self._resources, self.dispatch)
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeats = Heartbeats(self._core, self._gpus, self._link.send, self.dispatch)
+        self._metrics = ExitStack()
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ending: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -273,7 +275,34 @@ class NodeRuntime:
         self._resources = NodeResources.create(config, arguments, vault, logs, owner=self)
         self._resources.warm.start()
         self._resources.checkpoints.start()
-        self._heartbeats.start(self._resources)
+        self._heartbeats.start(self._resources, self._serve_metrics(self._resources))
+
+    def _serve_metrics(self, node: NodeResources) -> int:
+        """Returns at which port; 0: the job wants none, or there is no free one, which is no reason to go without the node."""
+        if node.config.metrics_port is None:
+            return 0
+        from deadpool.agent.health import metrics  # its library is loaded only where it is asked for
+
+        def measure() -> metrics.NodeMeasures:
+            """In a thread: takes values that the loop replaces as a whole."""
+            return metrics.NodeMeasures(
+                job_id=node.config.job_id,
+                node_id=self._arguments.node_id,
+                heartbeat=self._heartbeats.last,
+                connected=self._link.is_open,
+                usage=self._heartbeats.pressure.last,
+                troubles=self._heartbeats.pressure.present,
+                replicas_received=self._replicas.replicas_received,
+                replica_bytes_received=self._replicas.replica_bytes_received,
+                vault_bytes=metrics.folder_bytes(node.vault.folder),
+            )
+
+        serving = metrics.serving(measure, host=self._arguments.host, after_port=node.config.metrics_port)
+        try:
+            return self._metrics.enter_context(serving)
+        except OSError as error:
+            _log.warning("no metrics of this node: no port after %d is free: %s", node.config.metrics_port, error.strerror)
+            return 0
 
     async def _end(self, grace_s: float, signal_number: int) -> None:
         if self._resources is not None:
@@ -292,6 +321,7 @@ class NodeRuntime:
         """Ends every process and removes the vault, whatever the end. Harmless the second time."""
         node, self._resources = self._resources, None
         self._heartbeats.stop()
+        self._metrics.close()
         self._replicas.close()
         self._gpus.close()
         if node is not None:

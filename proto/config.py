@@ -123,6 +123,7 @@ class JobConfig:
     checkpoint_timeout_s: float = 60.0  # at the job's end: longer, and it ends without a last checkpoint
     injections: tuple[Injection, ...] = ()
     drill_at: tuple[int, ...] = ()  # boundaries: after so many steps all go back by one step, by each way there is
+    metrics_port: int | None = None  # the supervisor's, for Prometheus; agents take the first free one after it
     drill_only: bool = False  # the job ends once they have been drilled
 
     @property

@@ -38,6 +38,7 @@ from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
 
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
+LAST_METRICS = "metrics.prom"  # in the log folder, with --metrics-port: the metrics as they were at the end
 _THREADS = 8  # of this process, most of them gRPC's
 
 
@@ -48,7 +49,6 @@ def main() -> None:
     parser.add_argument("--summary-json", type=Path, help="where to write how the job went")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
-    parser.add_argument("--metrics-port", type=int, help="port for Prometheus metrics (default: none)")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one dies")
     parser.add_argument(
         "--dies-with-parent", action="store_true", help="the same, immediately and without a word: as its machine would"
@@ -106,13 +106,13 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
         asyncio.get_running_loop().add_signal_handler(CHECKPOINT_SIGNAL, runtime.write_checkpoint)
     host, port = arguments.host, arguments.port
     _check_free("--port", host, port)
-    _check_free("--metrics-port", host, arguments.metrics_port or 0)
+    _check_free("--metrics-port", host, config.metrics_port or 0)
     try:
         server, bound = await serve(runtime, token=token, host=host, port=port)
     except RuntimeError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there, choose another ({error})") from error
     endpoint = {"job_id": config.job_id, "endpoint": join_host_port(host, bound), "pid": os.getpid()}
-    with _metrics(runtime, host, arguments.metrics_port):
+    with _metrics(runtime, host, config.metrics_port):
         write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
         write_endpoint(folder, term, endpoint)
         exit_code = await runtime.run()
@@ -120,6 +120,8 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     if exit_code != SUPERSEDED:
         if arguments.summary_json is not None:
             _tried(arguments.summary_json, lambda: write_summary(arguments.summary_json, runtime))
+        if config.metrics_port is not None:
+            _tried(log_dir / LAST_METRICS, lambda: write_last_metrics(log_dir / LAST_METRICS, runtime))
         _tried(folder, lambda: write_outcome(folder, exit_code))
     journal.close()
     lines.close()
@@ -137,7 +139,7 @@ def _metrics(runtime: Runtime, host: str, port: int | None) -> AbstractContextMa
         return nullcontext()
     from deadpool.supervisor.report.metrics import serving  # its library is loaded only where it is asked for
 
-    return serving(runtime.status, host=host, port=port)
+    return serving(runtime.measures, host=host, port=port)
 
 
 def _claim(folder: Path) -> int:
@@ -160,6 +162,13 @@ def _tried(where: Path, write: Callable[[], None]) -> None:
         write()
     except OSError as error:
         tell(f"deadpool-supervisor: {where}: {error.strerror}; not written")
+
+
+def write_last_metrics(path: Path, runtime: Runtime) -> None:
+    """For what has happened since the last scrape."""
+    from deadpool.supervisor.report.metrics import exposition
+
+    path.write_bytes(exposition(runtime.measures()))
 
 
 def write_summary(path: Path, runtime: Runtime) -> None:

@@ -39,6 +39,7 @@ from deadpool.supervisor.model.events import (
     StopRequested,
     SupervisorStarted,
 )
+from deadpool.supervisor.report.measures import JobMeasures
 from deadpool.supervisor.report.status import job_status
 from deadpool.supervisor.resumption import RETURN_S
 
@@ -185,6 +186,16 @@ class Runtime:
 
     def status(self) -> JobStatus:
         return job_status(self.job.state, self.pulse, now_s=self._clock())
+
+    def measures(self) -> JobMeasures:
+        now_s, committed_at_s = self._clock(), self.pulse.committed_at_s
+        return JobMeasures(
+            status=self.status(),
+            spares=self.job.state.config.spares,
+            seats=len(self.job.state.roster.seats),
+            events=dict(self.events.counts),
+            commit_age_s=None if committed_at_s is None else max(0.0, now_s - committed_at_s),
+        )
 
     # ------------------------------------------------------------ the loop's parts
 

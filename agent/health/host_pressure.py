@@ -12,6 +12,7 @@ from deadpool.agent.health.readings import VAULT_ROOT
 from deadpool.host.disk import free_bytes
 from deadpool.proto.messages import HostTrouble
 
+TROUBLES = ("memory", "shm", "files", "log-disk")
 _MIB = 1 << 20
 
 
@@ -49,21 +50,24 @@ def read_usage(log_dir: Path, log_problem: str = "") -> Usage:
 
 
 class PressureWatch:
-    """Remembers what it has said. A trouble begins at one value and is over at a better one, so that it does not flicker."""
+    """Remembers what it has said. A trouble begins at one value and is over at a better one, so that it does not flicker.
+
+    `last`: what was seen. `present`: the kinds of trouble, of TROUBLES.
+    """
 
     def __init__(self) -> None:
-        self._present: set[str] = set()
-        self._last = Usage()
+        self.present: frozenset[str] = frozenset()
+        self.last = Usage()
 
     def look(self, log_dir: Path, log_problem: str = "") -> list[HostTrouble]:
         """Returns what has begun or is over since the last look. Without a descriptor to look with, that is what has begun."""
         try:
-            self._last = read_usage(log_dir, log_problem)
+            self.last = read_usage(log_dir, log_problem)
         except OSError as error:
             if not is_exhaustion(error):
                 raise
-            self._last = replace(self._last, files_share=1.0)
-        return self.changes(self._last)
+            self.last = replace(self.last, files_share=1.0)
+        return self.changes(self.last)
 
     def changes(self, usage: Usage) -> list[HostTrouble]:
         """Returns what has begun or is over since the last call."""
@@ -80,11 +84,11 @@ class PressureWatch:
         ]  # fmt: skip
 
     def _change(self, kind: str, value: float, begins: float, over: float, text: str) -> list[HostTrouble]:
-        if kind not in self._present and value >= begins:
-            self._present.add(kind)
+        if kind not in self.present and value >= begins:
+            self.present |= {kind}
             return [HostTrouble(kind=kind, text=text)]
-        if kind in self._present and value < over:
-            self._present.remove(kind)
+        if kind in self.present and value < over:
+            self.present -= {kind}
             return [HostTrouble(kind=kind, text="")]
         return []
 

@@ -69,6 +69,10 @@ class SupervisorLink:
         self._open = False
         self._finishing = False
 
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
     def send(self, message: AgentMessage) -> None:
         if isinstance(message, Heartbeat) and not self._open:
             return

@@ -79,6 +79,7 @@ class ReplicaServer:
         self.port: int = self._listener.getsockname()[1]
         self._token = token
         self._folder = Path()
+        self.replicas_received = self.replica_bytes_received = 0  # whole ones
         self._lock = threading.Lock()  # guards all that follows
         self._strangers: dict[socket.socket, float] = {}  # -> when its time is over
         self._members: set[socket.socket] = set()
@@ -237,6 +238,8 @@ class ReplicaServer:
             with self._lock:
                 self._check_sender(put)
                 slot.seal(header, bytes(tables))
+                self.replicas_received += 1
+                self.replica_bytes_received += put.data_bytes + put.tables_bytes + HEADER_BYTES
                 for other, was in enumerate(
                     held
                 ):  # what was said of that state before (ranks have parted since) must not be found

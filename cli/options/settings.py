@@ -110,7 +110,8 @@ LOGS = (
     Setting(field="summary_json", name="summary-json", type=click.Path(dir_okay=False), metavar="FILE",
             help="Write there at the end: steps, recoveries with their phases, exposed stall."),
     Setting(field="metrics_port", name="metrics-port", **_PORT,
-            help="Prometheus metrics at http://HOST:PORT/metrics, where the supervisor listens."),
+            help="Prometheus metrics at http://HOST:PORT/metrics, where the supervisor listens; each agent has its own, on the "
+                 "first free port after that one. http://HOST:PORT/targets names them all, for http_sd_configs."),
 )  # fmt: skip
 
 TORCHRUN = (

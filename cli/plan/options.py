@@ -24,7 +24,6 @@ class LaunchOptions:
     hosts: tuple[str, ...]
     interface: str | None
     port: int | None
-    metrics_port: int | None
     summary_json: str | None
     preflight: bool
     slurm: bool

@@ -64,7 +64,6 @@ class LaunchPlan:
     way: Way
     remarks: tuple[str, ...]
     port: int | None
-    metrics_port: int | None
     summary_json: str | None
     interface: str | None
     preflight: bool
@@ -72,8 +71,7 @@ class LaunchPlan:
     @property
     def for_supervisor(self) -> list[str]:
         """Returns the supervisor's own arguments, but for its port."""
-        metrics = [] if self.metrics_port is None else ["--metrics-port", str(self.metrics_port)]
-        return metrics + ([] if self.summary_json is None else ["--summary-json", self.summary_json])
+        return [] if self.summary_json is None else ["--summary-json", self.summary_json]
 
     @property
     def size(self) -> str:

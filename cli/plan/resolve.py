@@ -55,7 +55,6 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
             *shortfalls(config, options.given),
         ),
         port=_port(options, way),
-        metrics_port=options.metrics_port,
         summary_json=options.summary_json and posixpath.join(environment.folder, options.summary_json),
         interface=options.interface,
         preflight=options.preflight,
@@ -133,8 +132,8 @@ def _seats(options: LaunchOptions, way: Way) -> Seats:
 
 
 def _port(options: LaunchOptions, way: Way) -> int | None:
-    if options.port is not None and options.port == options.metrics_port:
-        raise ConfigError(f"--port {options.port} and --metrics-port {options.metrics_port}: must differ")
+    if options.port is not None and options.port == options.job["metrics_port"]:
+        raise ConfigError(f"--port {options.port} and --metrics-port {options.port}: must differ")
     if not isinstance(way, ByHand):
         return options.port
     if options.port not in (None, way.rendezvous.port):

@@ -156,7 +156,7 @@ class RankProgress(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., stopped: _Optional[bool] = ..., step_age_s: _Optional[float] = ..., stepped_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s", "until", "tokens", "reported", "sent_bytes", "received_bytes", "replicated_bytes")
+    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s", "until", "tokens", "reported", "sent_bytes", "received_bytes", "replicated_bytes", "metrics_port")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +172,7 @@ class Heartbeat(_message.Message):
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLICATED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_PORT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     ranks: _containers.RepeatedCompositeFieldContainer[RankProgress]
     cpu_share: float
@@ -187,7 +188,8 @@ class Heartbeat(_message.Message):
     sent_bytes: int
     received_bytes: int
     replicated_bytes: int
-    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ..., wall_s: _Optional[float] = ..., until: _Optional[int] = ..., tokens: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., replicated_bytes: _Optional[int] = ...) -> None: ...
+    metrics_port: int
+    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ..., wall_s: _Optional[float] = ..., until: _Optional[int] = ..., tokens: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., replicated_bytes: _Optional[int] = ..., metrics_port: _Optional[int] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("name", "value")

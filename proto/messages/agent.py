@@ -105,6 +105,7 @@ class Heartbeat:
     sent_bytes: int = 0
     received_bytes: int = 0
     replicated_bytes: int = 0
+    metrics_port: int = 0  # as in NodeStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

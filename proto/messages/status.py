@@ -55,6 +55,7 @@ class NodeStatus:
     sent_bytes_per_s: float = 0.0
     received_bytes_per_s: float = 0.0
     replicated_bytes_per_s: float = 0.0
+    metrics_port: int = 0  # where its agent serves metrics, at `host`; 0: it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

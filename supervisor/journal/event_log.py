@@ -2,20 +2,28 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from deadpool.supervisor.journal.journal import LineFile
 from deadpool.supervisor.model.commands import Note
 from deadpool.supervisor.report.events import VERSION
 
+DETAILS = {"failure": "failure_class", "injection": "kind"}  # events that are counted by what one of their fields says
+
 
 class EventLog:
-    """`past`: the job's lines so far, written under an earlier supervisor."""
+    """`past`: the job's lines so far, written under an earlier supervisor.
+
+    `counts`: how many events there were, by name and by what the field of DETAILS said ("" for those that are not there).
+    """
 
     def __init__(self, file: LineFile, past: Iterable[str] = ()) -> None:
         self._file = file
         self._lines = list(past)
+        self.counts = Counter(_kind(json.loads(line)) for line in self._lines)
         self._grown = asyncio.Event()  # replaced at each growth; set once for those who wait on the old one
         self._closed = False
 
@@ -30,6 +38,7 @@ class EventLog:
             "version": VERSION,
         }
         self._lines.append(json.dumps(fields))
+        self.counts[_kind(fields)] += 1
         self._file.write(self._lines[-1])
         self._wake()
 
@@ -59,3 +68,7 @@ class EventLog:
     def _wake(self) -> None:
         self._grown.set()
         self._grown = asyncio.Event()
+
+
+def _kind(event: Mapping[str, Any]) -> tuple[str, str]:
+    return event["event"], str(event.get(DETAILS.get(event["event"], ""), ""))

@@ -81,6 +81,8 @@ class Pulse:
 
     heartbeats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
     stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
+    committed_at_s: float | None = None  # when a process last spoke of a newer commit than before
+    _commits: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, pid) -> the newest that it has spoken of
     clocks_ahead_s: dict[str, float] = field(default_factory=dict)
     ranks: dict[int, RankPulse] = field(default_factory=dict)
     nodes: dict[str, NodePulse] = field(default_factory=dict)
@@ -96,7 +98,11 @@ class Pulse:
         for name in ("tokens", "sent_bytes", "received_bytes", "replicated_bytes"):
             node.heard(name, getattr(heartbeat, name), now_s)
         for progress in heartbeat.ranks:
-            self.stalls_s[progress.rank, progress.pid] = progress.exposed_stall_s
+            process = progress.rank, progress.pid
+            self.stalls_s[process] = progress.exposed_stall_s
+            if progress.commit_step > self._commits.get(process, NO_STEP):
+                self._commits[process] = progress.commit_step
+                self.committed_at_s = now_s
             self._progressed(progress, now_s)
         step = max((progress.step for progress in heartbeat.ranks), default=NO_STEP)
         if step == NO_STEP:

@@ -104,6 +104,7 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment
         sent_bytes_per_s=rates.per_s("sent_bytes"),
         received_bytes_per_s=rates.per_s("received_bytes"),
         replicated_bytes_per_s=rates.per_s("replicated_bytes"),
+        metrics_port=heartbeat.metrics_port,
     )
 
 

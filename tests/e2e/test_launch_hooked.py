@@ -49,6 +49,12 @@ def test_a_script_that_raises_is_fatal_root_cause_first(launcher: Launcher, tmp_
     assert len(failures) <= 2  # once, and once more to see that it comes again
 
 
+def fetched(page: str) -> str:
+    with urlopen(f"http://{page}", timeout=10) as answer:
+        body: bytes = answer.read()
+    return body.decode()
+
+
 def test_status_inject_events_stop(launcher: Launcher) -> None:
     with socket.create_server(("127.0.0.1", 0)) as found:
         metrics_port = found.getsockname()[1]
@@ -73,8 +79,12 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
     assert sorted(rank for each in alone if each["group"] == "extras and metadata" for rank in each["ranks"]) == [0, 1, 2, 3]
     assert all(len({*each["nodes"], *each["replicas"]}) == 2 for each in alone)
 
-    with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as page:
-        assert f'deadpool_protected{{job="{job.job_id}"}} 1.0' in page.read().decode()
+    of_job, of_spare = f'job_id="{job.job_id}"', f'job_id="{job.job_id}",node="node2"'
+    assert f"deadpool_protected{{{of_job}}} 1.0" in fetched(f"127.0.0.1:{metrics_port}/metrics")
+    targets = json.loads(fetched(f"127.0.0.1:{metrics_port}/targets"))
+    assert [each["labels"]["deadpool_part"] for each in targets] == ["supervisor", "agent", "agent", "agent"]
+    (of_node2,) = (each["targets"][0] for each in targets if each["labels"].get("deadpool_node") == "node2")
+    assert f"deadpool_agent_connected{{{of_spare}}} 1.0" in fetched(f"{of_node2}/metrics")
 
     answer = job.ask("inject", "kill-rank", "2")
     assert answer.returncode == 0, answer.stderr
@@ -94,3 +104,6 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
 
     assert job.ask("stop").returncode == 0
     assert job.wait(40).exit_code == 143
+    last = (job.log_dir / "metrics.prom").read_text()
+    assert f'deadpool_recoveries_total{{class="transient",{of_job}}} 1.0' in last
+    assert f'deadpool_injections_total{{{of_job},kind="kill-rank"}} 1.0' in last

@@ -28,7 +28,7 @@ ONLY_IN = {"torch": {"trainer_hooks", "integrations"}, "click": {"cli"}, "rich":
 PURE = (
     "supervisor.core", "supervisor.deadlines", "supervisor.injections", "supervisor.resumption", "supervisor.model.*",
     "supervisor.failures.*", "supervisor.recovery.*", "supervisor.protection.*", "supervisor.report.events",
-    "supervisor.report.pulse", "supervisor.report.status", "supervisor.report.summary",
+    "supervisor.report.measures", "supervisor.report.pulse", "supervisor.report.status", "supervisor.report.summary",
     "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.standins", "agent.logs.routing",
     "agent.supervisor_link.conversation",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict",

@@ -127,7 +127,7 @@ def test_hosts_train_or_wait(arguments: tuple[str, ...], seats: tuple[int, int, 
 
 def test_machines_that_meet() -> None:
     found = plan("--nnodes", "2", "--rdzv-endpoint", "trainer1", "--rdzv-id", "run 7!", "--metrics-port", "9", "t.py")
-    assert (found.way, found.port, found.for_supervisor) == (ByHand(RENDEZVOUS), 29400, ["--metrics-port", "9"])
+    assert (found.way, found.port, found.config.metrics_port) == (ByHand(RENDEZVOUS), 29400, 9)
     assert (found.config.job_id, found.config.standalone, found.config.together) == ("run-7", False, False)
     assert plan("--nnodes", "2", "--node-rank", "0", "t.py").config.job_id == "t-29400"
     assert plan("--nnodes", "1", "--rdzv-endpoint", "trainer1", "t.py").way == Standalone()

@@ -43,6 +43,18 @@ def test_stall_is_that_of_the_slowest_rank_over_all_its_processes() -> None:
     assert pulse.exposed_stall_s() == 0.75
 
 
+def test_the_age_of_the_newest_commit_is_known_also_after_a_way_back() -> None:
+    pulse = Pulse()
+    assert pulse.committed_at_s is None
+    _heartbeat(pulse, 1.0, 20)
+    _heartbeat(pulse, 2.0, 20)
+    assert pulse.committed_at_s == 1.0
+    _heartbeat(pulse, 3.0, 10, pid=2)  # a new process, far back
+    assert pulse.committed_at_s == 3.0
+    _heartbeat(pulse, 4.0, 10, pid=2)
+    assert pulse.committed_at_s == 3.0
+
+
 def test_status_of_a_job_with_a_lost_node() -> None:
     scene, pulse = Scene(), Pulse()
     scene.start(commit_step=4)
