@@ -5,10 +5,11 @@ no field is missing on either side.
 """
 
 import dataclasses
+import operator
 import re
 import types
 import typing
-from enum import StrEnum
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from deadpool.proto import messages
 from deadpool.proto.generated import agent_pb2, common_pb2, rank_pb2, status_pb2
 from deadpool.proto.messages import status as status_messages
 
-_FIELDS: dict[Any, dict[str, Any]] = {}
+_PLAIN = (int, float, bool)
 _JSON = ("config_json", "json")  # fields whose text is JSON of ours: ASCII, and whole or nothing
 _MODULES = (common_pb2, agent_pb2, rank_pb2, status_pb2)
 
@@ -35,6 +36,16 @@ def decode_agent_message(wire: agent_pb2.AgentMessage) -> messages.AgentMessage:
 
 def encode_order(order: messages.Order, *, number: int = 0, heard: int = 0) -> agent_pb2.Order:
     return agent_pb2.Order(number=number, heard=heard, **{_snake(type(order).__name__): encode(order)})
+
+
+def order_body(order: messages.Order) -> bytes:
+    """Returns the order on the wire without its numbers: the same for all nodes that get it."""
+    return bytes(encode_order(order).SerializeToString())
+
+
+def order_wire(body: bytes, *, number: int = 0, heard: int = 0) -> bytes:
+    """Returns the whole order on the wire. (Fields of one message may be serialized apart and put together.)"""
+    return body + bytes(agent_pb2.Order(number=number, heard=heard).SerializeToString())
 
 
 def decode_order(wire: agent_pb2.Order) -> messages.Order:
@@ -59,19 +70,21 @@ def decode_rank_order(wire: rank_pb2.RankOrder) -> messages.RankOrder:
 
 def encode(message: Any) -> Any:
     """Returns the protobuf message of the same name with the dataclass's values; its texts are bounded and printable."""
-    return _wire_class(type(message).__name__)(
-        **{
-            name: value if name in _JSON else _encode_value(value)
-            for name in _fields(type(message))
-            if (value := getattr(message, name)) is not None
-        }
-    )
+    form: _Form = _form(type(message))  # type: ignore[arg-type]
+    fields = dict(zip(form.plain, form.plain_of(message), strict=True))
+    for name, encoded, _ in form.others:
+        if (value := getattr(message, name)) is not None:
+            fields[name] = encoded(value)
+    return form.wire(**fields)
 
 
 def decode(wire: Message) -> Any:
     """Returns the dataclass of the same name with the protobuf message's values."""
-    cls = getattr(status_messages if wire.DESCRIPTOR.file is status_pb2.DESCRIPTOR else messages, wire.DESCRIPTOR.name)
-    return cls(**{name: _decode_value(wire, name, hint) for name, hint in _fields(cls).items()})
+    form = _form_of(wire.DESCRIPTOR)
+    fields = dict(zip(form.plain, form.plain_of(wire), strict=True))
+    for name, _, decoded in form.others:
+        fields[name] = decoded(wire, name)
+    return form.ours(**fields)
 
 
 def to_plain(message: Any) -> Any:
@@ -86,36 +99,69 @@ def _decode_body(wire: Any) -> object:
     return decode(getattr(wire, body))
 
 
-def _encode_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, tuple):
-        return [_encode_value(each) for each in value]
-    if isinstance(value, dict):
-        return {name: printable(text) for name, text in value.items()}
-    return encode(value) if dataclasses.is_dataclass(value) else value
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Form:
+    """How one class of message is read and made. `plain`: fields that are the same on both sides, `plain_of` reads them all.
+
+    `others`: (name, ours to wire, (wire message, name) to ours).
+    """
+
+    ours: Any
+    wire: Any
+    plain: tuple[str, ...]
+    plain_of: Callable[[Any], tuple[Any, ...]]
+    others: tuple[tuple[str, Callable[[Any], Any], Callable[[Any, str], Any]], ...]
 
 
-def _decode_value(wire: Any, name: str, hint: Any) -> Any:
-    value = getattr(wire, name)
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        return tuple(decode(each) if isinstance(each, Message) else each for each in value)
-    if origin is dict:
-        return dict(value)
+@cache
+def _form(cls: Any) -> _Form:
+    """Returns the form of a message class of ours; made once for each."""
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    plain = tuple(name for name in names if name in _JSON or hints[name] in _PLAIN)
+    others = tuple((name, _encoder(hints[name]), _decoder(hints[name])) for name in names if name not in plain)
+    return _Form(cls, _wire_class(cls.__name__), plain, _reader(plain), others)
+
+
+@cache
+def _form_of(descriptor: Any) -> _Form:
+    module = status_messages if descriptor.file is status_pb2.DESCRIPTOR else messages
+    return _form(getattr(module, descriptor.name))
+
+
+def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Returns what reads these attributes, as a tuple."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda message: tuple(getattr(message, name) for name in names)
+
+
+def _encoder(hint: Any) -> Callable[[Any], Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return decode(value) if wire.HasField(name) else None
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return hint(value)
-    return decode(value) if isinstance(value, Message) else value
+        (inner,) = (each for each in arguments if each is not types.NoneType)
+        return _encoder(inner)
+    if origin is tuple:
+        each = _encoder(arguments[0])
+        return lambda values: [each(value) for value in values]
+    if origin is dict:
+        return lambda texts: {name: printable(text) for name, text in texts.items()}
+    if dataclasses.is_dataclass(hint):
+        return encode
+    return printable if issubclass(hint, str) else lambda value: value
 
 
-def _fields(cls: Any) -> dict[str, Any]:
-    """Returns the fields of a message class with their types; looked up once per class."""
-    if cls not in _FIELDS:
-        hints = typing.get_type_hints(cls)
-        _FIELDS[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-    return _FIELDS[cls]
+def _decoder(hint: Any) -> Callable[[Any, str], Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return lambda wire, name: decode(getattr(wire, name)) if wire.HasField(name) else None
+    if origin is tuple and dataclasses.is_dataclass(arguments[0]):
+        return lambda wire, name: tuple(map(decode, getattr(wire, name)))
+    if origin in (tuple, dict):
+        return lambda wire, name: origin(getattr(wire, name))
+    if dataclasses.is_dataclass(hint):
+        return lambda wire, name: decode(getattr(wire, name))
+    return lambda wire, name: hint(getattr(wire, name))
 
 
 @cache
@@ -123,5 +169,6 @@ def _wire_class(name: str) -> Any:
     return next(getattr(module, name) for module in _MODULES if hasattr(module, name))
 
 
+@cache
 def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -297,9 +297,20 @@ class Job:
         readiness_read(state, node_id, heartbeat.standins_ready)
         if heartbeat.generation < state.generation:
             return
-        for progress in heartbeat.ranks:
-            if progress.pid and state.roster.plays(node_id, progress.rank, heartbeat.generation, progress.pid):
-                self._progressed(node_id, state.roster.ranks[progress.rank], progress, now_s)
+        newest_step = messages.NO_STEP
+        present = [
+            progress
+            for progress in heartbeat.ranks
+            if progress.pid and state.roster.plays(node_id, progress.rank, heartbeat.generation, progress.pid)
+        ]
+        for progress in present:
+            self._progressed(node_id, state.roster.ranks[progress.rank], progress, now_s)
+            newest_step = max(newest_step, progress.step)
+        if present:
+            state.account.step_begun(newest_step)
+            ranks_begun(state, now_s=now_s)
+            step_reached(state, newest_step, now_s)
+            step_begun(state, newest_step, now_s)
 
     def _progressed(self, node_id: str, rank: Rank, progress: messages.RankProgress, now_s: float) -> None:
         state = self.state
@@ -310,9 +321,6 @@ class Job:
         if progress.steps_done > 0 and not rank.joining:
             state.built(rank, now_s)
         state.progress.commit_known(progress.commit_step)
-        ranks_begun(state, now_s=now_s)
-        step_reached(state, progress.step, now_s)
-        step_begun(state, progress.step, now_s)
 
     def _rank_joined(self, node_id: str, joined: messages.RankJoined, now_s: float) -> None:
         state = self.state

@@ -1,21 +1,21 @@
-"""The one loop: an event in, the core asked, the journal written, the commands carried out, one timer set anew.
+"""The one loop: events in, the core asked, the journal written, the commands carried out, one timer set anew.
 
-gRPC handlers (service.py) only convert, enqueue and answer; nothing but this loop touches the core.
+gRPC handlers (service.py) only convert, enqueue and answer; nothing but this loop touches the core. What has come meanwhile is
+handled together, so that a storm of agents waits for the disk once and not thousands of times.
 """
 
 import asyncio
-import contextlib
 import itertools
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
 from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
-from deadpool.proto.convert import encode_order
-from deadpool.proto.generated import agent_pb2 as pb
+from deadpool.proto.convert import order_body, order_wire
 from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Stop, Stopped
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.terms import SUPERSEDED
@@ -25,7 +25,7 @@ from deadpool.supervisor.failures.hang_inquiry import stepping_generation
 from deadpool.supervisor.failures.heartbeats import HeartbeatMonitor
 from deadpool.supervisor.failures.node_claims import Claim, Claims
 from deadpool.supervisor.journal.event_log import EventLog
-from deadpool.supervisor.journal.journal import Journal, LineFile, SupersededError
+from deadpool.supervisor.journal.journal import BATCH_MAX, Journal, LineFile, SupersededError
 from deadpool.supervisor.journal.replay import ReplayedJob
 from deadpool.supervisor.model.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.events import (
@@ -45,11 +45,11 @@ from deadpool.supervisor.resumption import RETURN_S
 
 
 class Stream:
-    """One agent's stream: orders that wait to be sent. None in the queue ends the stream."""
+    """One agent's stream: orders that wait to be sent, as they are on the wire. None in the queue ends the stream."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
-        self.orders: asyncio.Queue[pb.Order | None] = asyncio.Queue()
+        self.orders: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def close(self) -> None:
         self.orders.put_nowait(None)
@@ -78,7 +78,10 @@ class Runtime:
         self._journal = Journal(self.job, journal, is_over=is_over)
         self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=clock())
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)  # in attended time
-        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: deque[Event] = deque()
+        self._alarm = asyncio.Event()  # something has come, or a deadline
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0  # what it is set to, by the job's clock
         self._ids = itertools.count(self._past.last_event_id + 1)
         self._streams: dict[str, Stream] = {}  # the newest of each node
         self._claims = Claims()
@@ -112,12 +115,29 @@ class Runtime:
 
     async def _loop(self) -> None:
         while self._exit_code is None:
-            timeout_s = max(0.0, self._next_deadline_s() - self._clock())
-            with contextlib.suppress(TimeoutError):  # a deadline is what the timeout is for
-                self._handle(await asyncio.wait_for(self._queue.get(), timeout_s))
-            while not self._queue.empty():
-                self._handle(self._queue.get_nowait())
+            self._set_timer()
+            await self._alarm.wait()
+            self._alarm.clear()
+            while self._events:
+                self._handle(*(self._events.popleft() for _ in range(min(BATCH_MAX, len(self._events)))))
             self._look_at_the_clock()
+
+    def _set_timer(self) -> None:
+        at_s = self._next_deadline_s()
+        if self._timer is not None and at_s == self._timer_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = at_s
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, at_s - self._clock()), self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._alarm.set()
+
+    def _enqueue(self, event: Event) -> None:
+        self._events.append(event)
+        self._alarm.set()
 
     # ------------------------------------------------------------ for service.py and main.py: enqueue and answer
 
@@ -143,24 +163,24 @@ class Runtime:
     def _dismiss(self, stream: Stream) -> None:
         """Nothing of this agent counts any more; it must end its ranks before they do anything."""
         reason = f"another agent, started later, is {stream.node_id}"
-        stream.orders.put_nowait(encode_order(Stop(reason=reason, grace_s=0.0)))
+        stream.orders.put_nowait(order_wire(order_body(Stop(reason=reason, grace_s=0.0))))
         stream.close()
 
-    def heard(self, stream: Stream, message: AgentMessage, number: int = 0) -> None:
+    def heard(self, stream: Stream, message: AgentMessage, number: int = 0, wire: bytes = b"") -> None:
         if self._streams.get(stream.node_id) is stream:
-            event = FromAgent(event_id=next(self._ids), node_id=stream.node_id, message=message, number=number)
-            self._queue.put_nowait(event)
+            event_id, node_id = next(self._ids), stream.node_id
+            self._enqueue(FromAgent(event_id=event_id, node_id=node_id, message=message, number=number, wire=wire))
 
     def stream_closed(self, stream: Stream, reason: str) -> None:
         if self._streams.get(stream.node_id) is stream:
             del self._streams[stream.node_id]
-            self._queue.put_nowait(NodeLost(event_id=next(self._ids), node_id=stream.node_id, reason=reason))
+            self._enqueue(NodeLost(event_id=next(self._ids), node_id=stream.node_id, reason=reason))
 
     def stop(self, reason: str, exit_code: int) -> None:
-        self._queue.put_nowait(StopRequested(event_id=next(self._ids), reason=reason, exit_code=exit_code))
+        self._enqueue(StopRequested(event_id=next(self._ids), reason=reason, exit_code=exit_code))
 
     def write_checkpoint(self) -> None:
-        self._queue.put_nowait(CheckpointRequested(event_id=next(self._ids)))
+        self._enqueue(CheckpointRequested(event_id=next(self._ids)))
 
     async def inject(self, kind: str, target: int, step: int) -> str:
         """Returns "" once the injection is armed, else why it cannot be."""
@@ -181,7 +201,7 @@ class Runtime:
 
     async def _answer_to(self, request: InjectRequested | DrainRequested) -> str:
         self._answers[request.event_id] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(request)
+        self._enqueue(request)
         return await self._answers[request.event_id]
 
     def status(self) -> JobStatus:
@@ -199,8 +219,18 @@ class Runtime:
 
     # ------------------------------------------------------------ the loop's parts
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, *events: Event) -> None:
+        """BATCH_MAX at most."""
         now_s = self._clock()
+        for event in events:
+            self._watch(event, now_s)
+        trouble = self._journal.trouble
+        self._carry_out(self._journal.handle(*events, now_s=now_s))
+        if bool(trouble) != bool(self._journal.trouble):
+            self._say_of_journal(self._journal.trouble)
+
+    def _watch(self, event: Event, now_s: float) -> None:
+        """What is seen of agents and steps beside the core."""
         if isinstance(event, FromAgent):
             self._silence.heard(event.node_id, now_s=now_s)
             if isinstance(event.message, Heartbeat):
@@ -210,10 +240,6 @@ class Runtime:
                 self._silence.forget(event.node_id)
         elif isinstance(event, NodeLost):
             self._silence.forget(event.node_id)
-        trouble = self._journal.trouble
-        self._carry_out(self._journal.handle(event, now_s=now_s))
-        if bool(trouble) != bool(self._journal.trouble):
-            self._say_of_journal(self._journal.trouble)
 
     def _say_of_journal(self, trouble: str) -> None:
         fields: dict[str, Value] = {"reason": trouble} if trouble else {}
@@ -243,17 +269,21 @@ class Runtime:
         check_s = self._silence.next_check_s()
         return check_s if deadline_s is None else min(deadline_s, check_s)
 
-    def _encoded(self, command: SendOrder) -> pb.Order:
+    def _heard_of(self, node_id: str) -> int:
         """What waits for room on the disk may be lost with this process: agents are not told that it was heard."""
-        heard = 0 if self._journal.trouble else self.job.state.roster.nodes[command.node_id].session.heard
-        return encode_order(command.order, number=command.number, heard=heard)
+        return 0 if self._journal.trouble else self.job.state.roster.nodes[node_id].session.heard
 
     def _carry_out(self, commands: list[Command]) -> None:
+        bodies: dict[int, bytes] = {}  # id of an order -> what is the same for all nodes that get it
         for command in commands:
             match command:
-                case SendOrder(node_id=node_id):
-                    if node_id in self._streams:  # else its loss, or its return, is still to come
-                        self._streams[node_id].orders.put_nowait(self._encoded(command))
+                case SendOrder(node_id=node_id, order=order, number=number):
+                    if node_id not in self._streams:  # its loss, or its return, is still to come
+                        continue
+                    if id(order) not in bodies:
+                        bodies[id(order)] = order_body(order)
+                    wire = order_wire(bodies[id(order)], number=number, heard=self._heard_of(node_id))
+                    self._streams[node_id].orders.put_nowait(wire)
                 case Note():
                     self.events.add(command)
                 case Answer(event_id=event_id, error=error):

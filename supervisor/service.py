@@ -6,12 +6,13 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from deadpool.host.addresses import join_host_port
 from deadpool.host.console import tell
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import convert
-from deadpool.proto.generated import agent_pb2, agent_pb2_grpc, status_pb2, status_pb2_grpc
+from deadpool.proto.generated import agent_pb2, status_pb2, status_pb2_grpc
 from deadpool.proto.grpc_options import SERVER_OPTIONS
 from deadpool.proto.messages import Hello
 from deadpool.proto.messages.status import Done, EventLine
@@ -29,6 +30,7 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a port that is taken must be an error
 ]
 
+_SUPERVISOR = agent_pb2.DESCRIPTOR.services_by_name["Supervisor"].full_name
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -54,15 +56,16 @@ class TokenCheck(grpc.aio.ServerInterceptor):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
 
 
-class SupervisorService(agent_pb2_grpc.SupervisorServicer):
+class SupervisorService:
+    """Agents' streams, as bytes: an order to thousands of them is serialized once."""
+
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._refused: set[str] = set()  # reasons that were shown: an agent may come again and again
 
-    async def Attend(
-        self, request_iterator: AsyncIterator[agent_pb2.AgentMessage], context: _Context
-    ) -> AsyncIterator[agent_pb2.Order]:
-        wire = await anext(aiter(request_iterator), None)
+    async def Attend(self, request_iterator: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
+        data = await anext(aiter(request_iterator), None)
+        wire = agent_pb2.AgentMessage.FromString(data) if data is not None else None
         first = None if wire is None or wire.WhichOneof("body") is None else convert.decode_agent_message(wire)
         if not isinstance(first, Hello):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent's stream begins with Hello")
@@ -82,13 +85,14 @@ class SupervisorService(agent_pb2_grpc.SupervisorServicer):
             reader.cancel()
             self._runtime.stream_closed(stream, "its stream was closed")
 
-    async def _read(self, stream: Stream, messages: AsyncIterator[agent_pb2.AgentMessage]) -> None:
+    async def _read(self, stream: Stream, messages: AsyncIterator[bytes]) -> None:
         """Ends with the agent's side of the stream, however that ends; the loss is reported immediately."""
         reason = "its stream was closed"
         try:
-            async for wire in messages:
-                self._runtime.heard(stream, convert.decode_agent_message(wire), wire.number)
-        except (grpc.RpcError, ProtocolError) as error:
+            async for data in messages:
+                wire = agent_pb2.AgentMessage.FromString(data)
+                self._runtime.heard(stream, convert.decode_agent_message(wire), wire.number, data)
+        except (grpc.RpcError, ProtocolError, DecodeError) as error:
             reason = f"its stream broke: {error}"
         self._runtime.stream_closed(stream, reason)
         stream.close()
@@ -128,7 +132,8 @@ class StatusService(status_pb2_grpc.StatusServicer):
 async def serve(runtime: Runtime, *, token: str, host: str, port: int) -> tuple[grpc.aio.Server, int]:
     """Returns the started server and its port; RuntimeError when the port cannot be had."""
     server = grpc.aio.server(interceptors=[TokenCheck(token)], options=_OPTIONS)
-    agent_pb2_grpc.add_SupervisorServicer_to_server(SupervisorService(runtime), server)
+    attend: Any = grpc.stream_stream_rpc_method_handler(SupervisorService(runtime).Attend)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SUPERVISOR, {"Attend": attend}),))
     status_pb2_grpc.add_StatusServicer_to_server(StatusService(runtime), server)
     bound = server.add_insecure_port(join_host_port(host, port))
     await server.start()

@@ -71,6 +71,7 @@ def _note_exit(state: JobState, node_id: str, exited: messages.RankExited) -> No
     state.roster.yields(rank, exited.yielded)
     state.progress.commit_known(exited.commit_step)
     rank.step = exited.step if exited.step != messages.NO_STEP else rank.step
+    state.account.step_begun(rank.step)
     state.note("rank_exited", rank=exited.rank, node=node_id, pid=exited.pid, exit_code=exited.exit_code, signal=exited.signal)
 
 

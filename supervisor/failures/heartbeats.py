@@ -76,7 +76,8 @@ class HeartbeatMonitor:
         """Returns (node, seconds of silence) for each that is silent too long; it is forgotten with that."""
         attended_s = self.attended_s(now_s)
         self._due_s = max(self._due_s, now_s + self.interval_s)
-        ages = [(node_id, attended_s - node.heard_s) for node_id, node in self._nodes.items()]
+        quiet_s = attended_s - self.timeout_s + self.interval_s  # who was heard since then is neither silent now nor soon
+        ages = [(node_id, attended_s - node.heard_s) for node_id, node in self._nodes.items() if node.heard_s < quiet_s]
         left = [(self.limit_s(node_id, now_s=now_s) - age_s, node_id, age_s) for node_id, age_s in ages]
         silent = [(node_id, age_s) for left_s, node_id, age_s in left if left_s < 0]
         for node_id, _ in silent:

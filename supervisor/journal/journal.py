@@ -1,15 +1,17 @@
 """The journal: every event and deadline that the core has acted on, one JSON line each, on disk before its commands are sent.
 
 Replaying it through a fresh core gives an equal one. Heartbeats are written only when something else follows: of each node the
-last one before it, for the earlier ones leave no trace in the core; one that has commands is written like any other event.
+last one before it, for the earlier ones leave no trace in the core, all in one line, as they came over the wire: there may be
+thousands, and orders wait for them. One that has commands is written like any other event.
 """
 
+import base64
 import contextlib
 import dataclasses
 import json
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from google.protobuf import json_format
 from deadpool.host.console import tell
 from deadpool.proto import convert
 from deadpool.proto.generated import agent_pb2
-from deadpool.proto.messages import Heartbeat
+from deadpool.proto.messages import AgentMessage, Heartbeat
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.commands import Command
 from deadpool.supervisor.model.events import Event, FromAgent
 
+BATCH_MAX = 64
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in typing.get_args(Event)}
 
 
@@ -86,31 +89,63 @@ class Journal:
         self.job = job
         self._file = file
         self._is_over = is_over
-        self._heartbeats: dict[str, str] = {}  # the last line of each node's heartbeats that is not written yet
+        self._heartbeats: dict[str, tuple[FromAgent, float]] = {}  # of each node the last one, if it is not written yet, and when
 
     @property
     def trouble(self) -> str:
         return self._file.trouble
 
-    def handle(self, event: Event, *, now_s: float) -> list[Command]:
-        commands = self.job.handle(event, now_s=now_s)
-        if isinstance(event, FromAgent) and isinstance(event.message, Heartbeat) and not commands:
-            self._heartbeats[event.node_id] = event_line(event, now_s=now_s)
-        else:
-            self._write(event_line(event, now_s=now_s))
+    def handle(self, *events: Event, now_s: float) -> list[Command]:
+        """What came together is written together: BATCH_MAX at most."""
+        commands, lines = [], []
+        for event in events:
+            follows = self.job.handle(event, now_s=now_s)
+            if isinstance(event, FromAgent) and isinstance(event.message, Heartbeat) and not follows:
+                self._heartbeats[event.node_id] = event, now_s
+            else:
+                lines += [*self._heartbeat_lines(now_s), event_line(event, now_s=now_s)]
+            commands += follows
+        if lines:
+            self._write(*lines)
         return commands
 
     def tick(self, *, now_s: float) -> list[Command]:
         commands = self.job.tick(now_s=now_s)
         if commands:
-            self._write(json.dumps({"now_s": now_s, "tick": True}))
+            self._write(*self._heartbeat_lines(now_s), json.dumps({"now_s": now_s, "tick": True}))
         return commands
 
-    def _write(self, line: str) -> None:
-        self._file.write(*self._heartbeats.values(), line)
-        self._heartbeats.clear()
+    def _heartbeat_lines(self, now_s: float) -> list[str]:
+        """Returns the line for those that are not written yet, if there are any."""
+        waiting, self._heartbeats = self._heartbeats, {}
+        return [heartbeats_line(waiting.values(), now_s=now_s)] if waiting else []
+
+    def _write(self, *lines: str) -> None:
+        self._file.write(*lines)
         if self._is_over():
             raise SupersededError
+
+
+def heartbeats_line(heartbeats: Iterable[tuple[FromAgent, float]], *, now_s: float) -> str:
+    """Returns the journal's line for heartbeats, each with the time at which it was heard."""
+    entries = [(at_s, each.event_id, each.node_id, base64.b64encode(_wire(each)).decode()) for each, at_s in heartbeats]
+    return json.dumps({"now_s": now_s, "heartbeats": entries}, separators=(",", ":"))
+
+
+def parse_heartbeats(entries: list[list[Any]]) -> list[tuple[FromAgent, float]]:
+    """Returns what `heartbeats_line` wrote."""
+    return [
+        (FromAgent(event_id=event_id, node_id=node_id, message=_message(base64.b64decode(wire))), at_s)
+        for at_s, event_id, node_id, wire in entries
+    ]
+
+
+def _wire(event: FromAgent) -> bytes:
+    return event.wire or bytes(convert.encode_agent_message(event.message).SerializeToString())
+
+
+def _message(wire: bytes) -> AgentMessage:
+    return convert.decode_agent_message(agent_pb2.AgentMessage.FromString(wire))
 
 
 def event_line(event: Event, *, now_s: float) -> str:

@@ -7,6 +7,7 @@ whichever machine the next supervisor runs on.
 
 import json
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import Heartbeat
 from deadpool.proto.terms import journal_path, newest_term
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.journal.journal import parse_event
-from deadpool.supervisor.model.commands import Note
-from deadpool.supervisor.model.events import FromAgent
+from deadpool.supervisor.journal.journal import BATCH_MAX, parse_event, parse_heartbeats
+from deadpool.supervisor.model.commands import Command, Note
+from deadpool.supervisor.model.events import Event, FromAgent
 from deadpool.supervisor.report.pulse import Pulse
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -25,28 +26,38 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(slots=True, kw_only=True)
 class ReplayedJob:
-    """`last_s`, `last_event_id`: of the newest line. `notes`: of the newest line; they may not have got into the events."""
+    """`last_s`, `last_event_id`: of the newest line. `notes`: of the newest lines; they may not have got into the events."""
 
     job: Job
     pulse: Pulse = field(default_factory=Pulse)
     last_s: float | None = None
     last_event_id: int = 0
-    notes: list[Note] = field(default_factory=list)
     events_at: int = 0  # size of events.jsonl when the job began
+    _notes: deque[list[Note]] = field(default_factory=lambda: deque(maxlen=BATCH_MAX))  # of each line
 
     def act(self, entry: dict[str, Any]) -> None:
         """One line of the journal."""
         now_s = float(entry["now_s"])
-        if "event" in entry:
-            event = parse_event(entry["event"])
-            self.last_event_id = max(self.last_event_id, event.event_id)
-            if isinstance(event, FromAgent) and isinstance(event.message, Heartbeat):
-                self.pulse.heard(event.node_id, event.message, now_s=now_s)
-            commands = self.job.handle(event, now_s=now_s)
+        if "heartbeats" in entry:
+            for heartbeat, at_s in parse_heartbeats(entry["heartbeats"]):
+                self._handle(heartbeat, at_s)
+        elif "event" in entry:
+            commands = self._handle(parse_event(entry["event"]), now_s)
+            self._notes.append([command for command in commands if isinstance(command, Note)])
         else:
             commands = self.job.tick(now_s=now_s)
+            self._notes.append([command for command in commands if isinstance(command, Note)])
         self.last_s = now_s
-        self.notes = [command for command in commands if isinstance(command, Note)]
+
+    @property
+    def notes(self) -> list[Note]:
+        return [note for of_line in self._notes for note in of_line]
+
+    def _handle(self, event: Event, now_s: float) -> list[Command]:
+        self.last_event_id = max(self.last_event_id, event.event_id)
+        if isinstance(event, FromAgent) and isinstance(event.message, Heartbeat):
+            self.pulse.heard(event.node_id, event.message, now_s=now_s)
+        return self.job.handle(event, now_s=now_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ KINDS = tuple(each.name for each in fields(SpentTimes) if each.name not in ("sta
 class TimeAccount:
     """`began_s`, `mark_s`: from when and up to when it is booked; None before the first event. `node_s`: of all nodes, summed.
 
-    `furthest_step`: the newest that had been begun when the job last went back: up to it, steps are done again.
+    `furthest_step`: the newest that had been begun when the job last went back. `again`: no rank has come as far since.
     """
 
     spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
@@ -23,6 +23,7 @@ class TimeAccount:
     began_s: float = 0.0
     mark_s: float | None = None
     furthest_step: int = NO_STEP
+    again: bool = False
 
     def book(self, kind: str, nodes: int, *, now_s: float) -> None:
         """The time since the last booking was of this kind, on so many nodes."""
@@ -32,6 +33,14 @@ class TimeAccount:
             self.spent_s[kind] += now_s - self.mark_s
             self.node_s += nodes * (now_s - self.mark_s)
             self.mark_s = now_s
+
+    def gone_back(self, furthest_step: int, *, newest_step: int) -> None:
+        """Steps up to the furthest are done again. `newest_step`: that some rank is in now."""
+        self.furthest_step, self.again = furthest_step, newest_step < furthest_step
+
+    def step_begun(self, step: int) -> None:
+        """Some rank is in this step."""
+        self.again = self.again and step < self.furthest_step
 
     def was_recovering(self, since_s: float) -> None:
         """The job has been standing still since then, which is only noticed now."""

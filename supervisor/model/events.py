@@ -1,6 +1,6 @@
 """What the core hears: the agents' messages and what the shell itself noticed. Past tense; commands repeat an event's id."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deadpool.proto.messages import AgentMessage
 
@@ -9,13 +9,14 @@ from deadpool.proto.messages import AgentMessage
 class FromAgent:
     """A message on the newest stream of this node's agent (older streams' messages never get here).
 
-    `number`: the agent's own, 0 for those that need none (session.py).
+    `number`: the agent's own, 0 for those that need none (session.py). `wire`: the message as it came, if it is still known.
     """
 
     event_id: int
     node_id: str
     message: AgentMessage
     number: int = 0
+    wire: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 A seat is a node rank: rank r lives on the node in seat r // nproc_per_node. A node that leaves vacates it; a spare takes it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -74,7 +75,10 @@ class Rank:
 
 @dataclass(slots=True, kw_only=True)
 class Roster:
-    """`seats[node_rank]`: the node that plays it, None when vacant. `retired`: (node, pid) of processes that were replaced."""
+    """`seats[node_rank]`: the node that plays it, None when vacant. `retired`: (node, pid) of processes that were replaced.
+
+    `live_count`: nodes whose agents are connected.
+    """
 
     nproc_per_node: int
     seats: list[str | None]
@@ -82,6 +86,7 @@ class Roster:
     nodes: dict[str, Node] = field(default_factory=dict)
     retired: set[tuple[str, int]] = field(default_factory=set)
     conversations: int = 0  # with agents, that have begun
+    live_count: int = 0
 
     @classmethod
     def empty(cls, *, nnodes: int, nproc_per_node: int) -> "Roster":
@@ -118,6 +123,7 @@ class Roster:
         if before is not None and before.drained and before.session.life == node.session.life:
             node.role, node.drained = NodeRole.DRAINED, True
         self.nodes[hello.node_id] = node
+        self.live_count += before is None or not before.live
         return node
 
     def live(self) -> list[Node]:
@@ -146,6 +152,7 @@ class Roster:
 
     def vacate(self, node_id: str, role: NodeRole) -> tuple[int, ...]:
         """The node gives up its seat, if it has one; returns the ranks that lose their process with it."""
+        self.live_count -= role is NodeRole.LOST and self.nodes[node_id].live
         self.nodes[node_id].role = role
         self.nodes[node_id].drained |= role is NodeRole.DRAINED
         if node_id not in self.seats:
@@ -204,22 +211,34 @@ class Roster:
 
     def placements(self, node_id: str, replicas: int) -> tuple[Placement, ...]:
         """Returns the places of the node's ranks, each with the endpoints of its replicas' holders."""
-        node_rank = self.seats.index(node_id)
-        members, spares = [node.node_id for node in self.members()], [node.node_id for node in self.spares()]
+        return next(self._placements([self.seats.index(node_id)], replicas))[1]
+
+    def all_placements(self, replicas: int) -> list[tuple[str, tuple[Placement, ...]]]:
+        """Returns (node, the same of its ranks) for all members."""
+        return list(self._placements([seat for seat, node_id in enumerate(self.seats) if node_id is not None], replicas))
+
+    def _placements(self, seats: Iterable[int], replicas: int) -> Iterator[tuple[str, tuple[Placement, ...]]]:
+        members, spares = {node.node_id for node in self.members()}, [node.node_id for node in self.spares()]
         homes = [rank.node_id for rank in self.ranks]
-        return tuple(
-            Placement(
-                rank=rank.rank,
-                local_rank=local_rank,
-                node_id=node_id,
-                node_rank=node_rank,
-                holders=tuple(
-                    self.nodes[holder].endpoint
-                    for holder in choose_holders(rank.rank, homes, members=members, spares=spares, replicas=replicas)
+        for node_rank in seats:
+            node_id = self.seats[node_rank]
+            assert node_id is not None
+            yield (
+                node_id,
+                tuple(
+                    Placement(
+                        rank=rank.rank,
+                        local_rank=local_rank,
+                        node_id=node_id,
+                        node_rank=node_rank,
+                        holders=tuple(
+                            self.nodes[holder].endpoint
+                            for holder in choose_holders(rank.rank, homes, members=members, spares=spares, replicas=replicas)
+                        ),
+                    )
+                    for local_rank, rank in enumerate(self.of_seat(node_rank))
                 ),
             )
-            for local_rank, rank in enumerate(self.of_seat(node_rank))
-        )
 
 
 def choose_members(nodes: Iterable[Node], nnodes: int) -> list[str]:
@@ -255,7 +274,10 @@ def choose_holders(
     `homes[r]`: the node of rank r. The next ranks' nodes come first; spares serve only when there are too few other members.
     """
     size = len(homes)
-    ring = [homes[(rank + distance) % size] for distance in range(1, size)]
-    candidates = [node_id for node_id in dict.fromkeys(ring) if node_id in members and node_id != homes[rank]]
-    candidates += [node_id for node_id in spares if node_id != homes[rank] and node_id not in candidates]
-    return tuple(candidates[:replicas])
+    ring = (homes[(rank + distance) % size] for distance in range(1, size))
+    candidates = itertools.chain((node_id for node_id in ring if node_id in members), spares)
+    chosen: list[str] = []
+    while len(chosen) < replicas and (found := next(candidates, None)) is not None:
+        if found != homes[rank] and found not in chosen:
+            chosen.append(found)
+    return tuple(chosen)

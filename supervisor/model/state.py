@@ -240,7 +240,7 @@ class JobState:
 
     def time_goes(self, now_s: float) -> None:
         """Books the time up to now, before what happens now changes anything."""
-        self.account.book(self.time_kind(), len(self.roster.live()), now_s=now_s)
+        self.account.book(self.time_kind(), self.roster.live_count, now_s=now_s)
 
     def time_kind(self) -> str:
         """Returns what the time goes into as things stand: a field of SpentTimes."""
@@ -251,8 +251,7 @@ class JobState:
             case Phase.START if self.recovery.story is None:
                 return "starting"
             case Phase.RUN:
-                newest = max(rank.step for rank in self.roster.ranks)
-                return "again" if newest < self.account.furthest_step else "productive"
+                return "again" if self.account.again else "productive"
             case Phase.START | Phase.RECOVER:
                 return "waiting" if attempt is not None and attempt.stage is Stage.SPARE else "recovering"
             case Phase.FINISH | Phase.END:

@@ -82,6 +82,8 @@ def _seats(state: JobState) -> Iterator[str]:
     members = {node.node_id for node in roster.nodes.values() if node.role is NodeRole.MEMBER}
     if members != set(seated):
         yield f"members are {members}, seated are {seated}"
+    if roster.live_count != len(roster.live()):
+        yield f"{roster.live_count} nodes are said to live, {len(roster.live())} do"
     if roster.vacancies() and state.phase in (Phase.START, Phase.RUN):
         yield "a seat is vacant"
     for node_rank, node_id in enumerate(roster.seats):

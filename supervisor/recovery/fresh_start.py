@@ -5,7 +5,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drained_ranks
-from deadpool.supervisor.recovery.orders import open_store, send_injections
+from deadpool.supervisor.recovery.orders import holders_of, open_store, send_injections
 from deadpool.supervisor.recovery.running import lap, runs
 from deadpool.supervisor.recovery.seats import fill_seats, first_members, fit_seats
 
@@ -60,12 +60,11 @@ def start_ranks(state: JobState, attempt: RecoveryAttempt, opened: StoreOpened, 
     config, roster = state.config, state.roster
     lap(state, attempt, now_s)
     attempt.enter(Stage.BEGIN, now_s)
-    state.recovery.holders = state.recovery.holders_lost = frozenset()
-    for node in roster.members():
-        for rank in roster.of_node(node.node_id):
-            roster.give_process(rank, generation=state.generation, now_s=now_s, joining=False)
-        placements = roster.placements(node.node_id, config.replicas)
-        state.recovery.holders |= {holder.node_id for placement in placements for holder in placement.holders}
+    for rank in roster.ranks:
+        roster.give_process(rank, generation=state.generation, now_s=now_s, joining=False)
+    all_placements = roster.all_placements(config.replicas)
+    state.recovery.holders, state.recovery.holders_lost = holders_of(all_placements), frozenset()
+    for node_id, placements in all_placements:
         order = StartRanks(
             generation=state.generation,
             world_size=len(roster.ranks),
@@ -75,7 +74,7 @@ def start_ranks(state: JobState, attempt: RecoveryAttempt, opened: StoreOpened, 
             master_node_count=len(roster.seats),
             restart_count=state.recovery.restarts,
         )
-        state.send(node.node_id, order)
+        state.send(node_id, order)
     send_injections(state)
 
 

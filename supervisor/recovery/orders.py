@@ -1,5 +1,7 @@
 """What nodes are ordered while a generation is brought up, in whichever way. Over JobState."""
 
+from collections.abc import Iterable
+
 from deadpool.proto.config import Readiness
 from deadpool.proto.messages import NO_STEP, Assign, KillRanks, OpenStore, Placement, WarmUp
 from deadpool.supervisor.model.membership import NodeRole
@@ -86,6 +88,11 @@ def warm_up(state: JobState, node_id: str) -> None:
     if state.hooked and role in (NodeRole.MEMBER, NodeRole.SPARE):
         spares = {Readiness.COLD: 0, Readiness.WARM: config.nproc_per_node, Readiness.HOT: 2 * config.nproc_per_node}
         state.send(node_id, WarmUp(standins=1 if role is NodeRole.MEMBER else spares[config.spare_readiness]))
+
+
+def holders_of(placements: Iterable[tuple[str, tuple[Placement, ...]]]) -> frozenset[str]:
+    """Returns the nodes that keep replicas, where ranks have these places."""
+    return frozenset(holder.node_id for _, of_node in placements for each in of_node for holder in each.holders)
 
 
 def send_injections(state: JobState) -> None:

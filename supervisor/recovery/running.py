@@ -31,7 +31,8 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
             generation=state.generation, survivors_kept_processes=kept, job_began_s=state.account.began_s
         )
         recovery.records.append(record)
-        state.account.furthest_step = max(recovery.story.ahead_step, recovery.story.resume_step)
+        furthest_step = max(recovery.story.ahead_step, recovery.story.resume_step)
+        state.account.gone_back(furthest_step, newest_step=max(rank.step for rank in state.roster.ranks))
         recovery.story = None
         state.note(
             "restarted" if attempt.from_scratch else "recovered",  # all ranks' processes are there; or all have made a new step

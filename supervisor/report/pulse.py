@@ -1,5 +1,6 @@
 """What only a series of heartbeats tells: rates, where all ranks were at one moment, how long their steps take. Pure."""
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -87,6 +88,7 @@ class Pulse:
     ranks: dict[int, RankPulse] = field(default_factory=dict)
     nodes: dict[str, NodePulse] = field(default_factory=dict)
     step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEP_TIMES))  # of the lowest rank
+    _lowest_rank: float = math.inf  # of those that were heard of
     _steps: deque[tuple[float, int]] = field(default_factory=deque)  # (time, newest step of any rank)
 
     def heard(self, node_id: str, heartbeat: Heartbeat, *, now_s: float, wall_s: float = 0.0) -> None:
@@ -117,6 +119,7 @@ class Pulse:
         known = self.ranks.get(progress.rank)
         if known is None or known.pid != progress.pid:
             known = self.ranks[progress.rank] = RankPulse(progress.pid)
+            self._lowest_rank = min(self._lowest_rank, progress.rank)
         last = known.points[-1] if known.points else None
         if last is not None and (last.step, last.steps_done) == (progress.step, progress.steps_done):
             return
@@ -125,7 +128,7 @@ class Pulse:
                 now_s - progress.step_age_s, progress.step, progress.steps_done, progress.stepped_s, max(-1.0, progress.waited_s)
             )
         )
-        if last is not None and progress.steps_done > last.steps_done and progress.rank == min(self.ranks):
+        if last is not None and progress.steps_done > last.steps_done and progress.rank == self._lowest_rank:
             self.step_times_s.append((progress.stepped_s - last.stepped_s) / (progress.steps_done - last.steps_done))
 
     def moment_s(self, *, now_s: float) -> float:

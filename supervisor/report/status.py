@@ -69,7 +69,7 @@ def waiting_for(state: JobState) -> str:
 
 def spent(state: JobState, pulse: Pulse, *, now_s: float) -> SpentTimes:
     """Returns where the job's time has gone so far."""
-    nodes = len(state.roster.live())
+    nodes = state.roster.live_count
     return state.account.so_far(state.time_kind(), nodes, now_s=now_s, stalled_s=pulse.exposed_stall_s())
 
 

@@ -1,5 +1,6 @@
 """What is written before the orders are sent, and that it is enough."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from supervising import Scene, replica
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.journal.journal import Journal, LineFile, event_line, parse_event
+from deadpool.supervisor.journal.journal import BATCH_MAX, Journal, LineFile, event_line, parse_event
 from deadpool.supervisor.journal.replay import ReplayedJob, entries, whole_bytes
 from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, InjectRequested, NodeLost, StopRequested
 
@@ -60,9 +61,37 @@ def test_only_the_last_heartbeat_before_an_event_is_written(tmp_path: Path) -> N
     scene = _story()
     _journalled(scene, tmp_path / "journal")
     lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
-    heartbeats = [line for line in lines if "heartbeat" in line.get("event", {}).get("message", {})]
+    heartbeats = [each for line in lines for each in line.get("heartbeats", [])]
+    heartbeats += [line for line in lines if "heartbeat" in line.get("event", {}).get("message", {})]
     said = [event for event, _ in scene.past if isinstance(event, FromAgent) and isinstance(event.message, messages.Heartbeat)]
     assert 0 < len(heartbeats) < len(said) / 2
+
+
+def test_what_comes_together_is_written_together_in_order(tmp_path: Path) -> None:
+    scene = _story()
+    file = LineFile(tmp_path / "journal")
+    journal, together = Journal(Job(scene.config), file), 0
+    for (is_tick, now_s), group in itertools.groupby(scene.past, key=lambda each: (each[0] is None, each[1])):
+        batch = [event for event, _ in group if event is not None][:BATCH_MAX]
+        together = max(together, len(batch))
+        if is_tick:
+            journal.tick(now_s=now_s)
+        else:
+            journal.handle(*batch, now_s=now_s)
+    file.close()
+    assert together > 5
+    assert replay(tmp_path / "journal", scene.config).state == journal.job.state == scene.state
+
+
+def test_the_notes_of_all_lines_that_were_written_together_are_known(tmp_path: Path) -> None:
+    """A supervisor that dies after writing them may not have got any of them into the events."""
+    scene = _story()
+    _journalled(scene, tmp_path / "journal")
+    past = ReplayedJob(job=Job(scene.config))
+    for entry in entries(tmp_path / "journal", whole_bytes(tmp_path / "journal")):
+        past.act(entry)
+    known = [(note.cause, note.event) for note in past.notes]
+    assert {event for _, event in known} >= {"hooked", "injection_armed", "plan", "recovered", "node_lost"}
 
 
 def test_torn_last_line_is_left_out(tmp_path: Path) -> None:

@@ -1,0 +1,233 @@
+"""Many simulated agents in one process, each on a real stream of its own, for benchmarks/supervisor_scale.py.
+
+Each says what an agent with ranks would say: Hello, heartbeats, answers to orders, all of a recovery; nothing is started for it.
+Commands come as JSON lines on stdin, answers go to stdout; clocks are this machine's monotonic one, the same in all processes.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deadpool.agent.supervisor_link.discovery import Discovery
+from deadpool.agent.supervisor_link.stream import SupervisorLink
+from deadpool.host.limits import raise_open_files
+from deadpool.proto import messages
+from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
+from deadpool.proto.secret import read_private
+from deadpool.proto.version import own_version
+
+BEAT_S = 1.0
+OPENS_PER_S = 2000.0  # of all processes together, at the start
+_COMMITTED, _LIVE = 3, 5  # steps: what a recovery finds, whatever was said to be in progress
+_TRACE_S = 0.02
+
+
+class SharedDiscovery(Discovery):
+    """Asks the file system once for all agents of the process: on real machines each asks its own."""
+
+    def __init__(self, job_dir: Path) -> None:
+        super().__init__(job_dir, None, None, None)
+        self._seen: object = None
+        self._seen_s = 0.0
+
+    def trace(self) -> object:
+        if time.monotonic() - self._seen_s > _TRACE_S:
+            self._seen, self._seen_s = super().trace(), time.monotonic()
+        return self._seen
+
+
+class SimulatedAgent:
+    """`moments`: of what happened last, by kind of order, in monotonic seconds. `mute`: its heartbeats stop, its stream stays."""
+
+    def __init__(self, index: int, ranks: range, members: int, discovery: Discovery, token: str) -> None:
+        self.index, self.node_id = index, f"node{index}"
+        self.mute = False
+        self.moments: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self.heartbeats, self.beat_s = 0, 0.0
+        self._ranks = ranks if index < members else range(0)
+        self._pids: dict[int, int] = {}
+        self._generation = 0
+        self._failed: set[int] = set()  # ranks without a state of their own in memory
+        self._incarnation = time.time_ns()
+        self._link = SupervisorLink(discovery, token, self._hello, self._ordered)
+
+    async def run(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        link = asyncio.create_task(self._link.run())
+        asyncio.get_running_loop().call_later(random.uniform(0, BEAT_S), self._beat)
+        await link
+
+    def fail(self, rank: int) -> float:
+        """Reports that the rank's process was killed. Returns when."""
+        at_s = time.monotonic()
+        self._failed.add(rank)
+        exited = messages.RankExited(
+            generation=self._generation, rank=rank, pid=self._pids.pop(rank), exit_code=137, signal=9, commit_step=_COMMITTED
+        )
+        self._link.send(exited)
+        return at_s
+
+    def join(self) -> None:
+        """The first rank has called deadpool.join(): the job has hooks."""
+        rank = self._ranks[0]
+        self._link.send(messages.RankJoined(generation=self._generation, rank=rank, pid=self._pids[rank]))
+
+    def _hello(self) -> messages.Hello:
+        return messages.Hello(
+            node_id=self.node_id,
+            hint=self.index,
+            host="127.0.0.1",
+            port=1 + self.index,
+            pid=1000 + self.index,
+            generation=self._generation,
+            incarnation=self._incarnation,
+            version=own_version(),
+        )
+
+    def _beat(self) -> None:
+        asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+        if self.mute:
+            return
+        self.heartbeats, self.beat_s = self.heartbeats + 1, time.monotonic()
+        progress = tuple(
+            messages.RankProgress(
+                rank=rank,
+                pid=pid,
+                step=_LIVE + self.heartbeats,
+                commit_step=_COMMITTED,
+                steps_done=self.heartbeats,
+                exposed_stall_s=0.25,
+            )
+            for rank, pid in self._pids.items()
+        )
+        self._link.send(
+            messages.Heartbeat(
+                generation=self._generation,
+                ranks=progress,
+                cpu_share=0.5,
+                memory_share=0.25,
+                shm_free_bytes=1 << 35,
+                standins_ready=1,
+                wall_s=time.time(),
+            )
+        )
+
+    def _ordered(self, order: Order) -> None:
+        kind = type(order).__name__
+        self.moments[kind] = time.monotonic()
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        for message in self._answers(order):
+            self._link.send(message)
+
+    def _answers(self, order: Order) -> list[AgentMessage]:
+        match order:
+            case messages.OpenStore(generation=generation):
+                return [messages.StoreOpened(generation=generation, host="127.0.0.1", port=9)]
+            case messages.StartRanks(generation=generation):
+                self._generation = generation
+                self._pids = {rank: 100_000 + rank for rank in self._ranks}
+            case messages.Assign(generation=generation, placements=placements):
+                given = [placement.rank for placement in placements]
+                self._pids |= {rank: 100_000 * generation + rank for rank in given}
+                return [*(self._prepared(rank) for rank in given), self._report(generation)]
+            case messages.Quiesce(generation=generation):
+                self._generation = generation
+                return [*(self._prepared(rank) for rank in self._pids), self._report(generation)]
+            case messages.Reform(generation=generation, resume_step=step):
+                self._failed.clear()
+                at_ns = time.monotonic_ns()
+                return [
+                    message
+                    for rank in self._pids
+                    for message in (
+                        messages.RankReformed(generation=generation, rank=rank),
+                        messages.RankRestored(generation=generation, rank=rank, step=step, bytes_restored=0),
+                        messages.RankResumed(generation=generation, rank=rank, step=step + 1, at_ns=at_ns),
+                    )
+                ]
+            case messages.Stop():
+                return [messages.Stopped()]
+            case _:
+                pass
+        return []
+
+    def _report(self, generation: int) -> messages.VaultReport:
+        held = [(rank, step) for rank in self._ranks for step in (_COMMITTED, _LIVE)]
+        slots = tuple(Slot(kind=SlotKind.SNAPSHOT, rank=rank, generation=1, step=step) for rank, step in held)
+        return messages.VaultReport(generation=generation, slots=slots)
+
+    def _prepared(self, rank: int) -> messages.RankPrepared:
+        live = rank not in self._failed
+        return messages.RankPrepared(
+            generation=self._generation,
+            rank=rank,
+            live_generation=1 if live else 0,
+            live_step=_LIVE if live else NO_STEP,
+            commit_step=_COMMITTED,
+        )
+
+
+def _command(agents: dict[int, SimulatedAgent], line: dict[str, Any]) -> dict[str, Any]:
+    """Carries out one command. Returns the answer."""
+    match line["do"]:
+        case "fail":
+            return {"at_s": agents[line["node"]].fail(line["rank"])}
+        case "join":
+            agents[line["node"]].join()
+        case "mute":
+            agents[line["node"]].mute = True
+            return {"last_beat_s": agents[line["node"]].beat_s}
+        case "last":  # when each agent has had its newest order of that kind, of those that have had one since
+            moments = [agent.moments.get(line["kind"], 0.0) for agent in agents.values()]
+            since = [at_s for at_s in moments if at_s >= line["since_s"]]
+            return {"had": len(since), "last_s": max(since, default=0.0)}
+        case "beats":
+            return {"beats": sum(agent.heartbeats for agent in agents.values()), "cpu_s": time.process_time()}
+        case other:
+            raise AssertionError(other)
+    return {}
+
+
+async def _run(arguments: argparse.Namespace) -> None:
+    token = read_private(arguments.job_dir / "token")
+    discovery = SharedDiscovery(arguments.job_dir)
+    nproc, last = arguments.ranks, arguments.agents
+    agents = {
+        index: SimulatedAgent(index, range(index * nproc, (index + 1) * nproc), arguments.members, discovery, token)
+        for index in range(arguments.first, last, arguments.every)
+    }
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    spread_s = last / OPENS_PER_S
+    tasks = [asyncio.create_task(agent.run(random.uniform(0, spread_s))) for agent in agents.values()]
+    while line := await reader.readline():
+        print(json.dumps(_command(agents, json.loads(line))), flush=True)
+    for task in tasks:
+        task.cancel()
+
+
+def main(act: Callable[[argparse.Namespace], Any] = _run) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job-dir", type=Path, required=True)
+    parser.add_argument("--agents", type=int, required=True, help="of all processes")
+    parser.add_argument("--members", type=int, required=True, help="of these, the others are spares")
+    parser.add_argument("--first", type=int, required=True, help="this process plays that agent, and each so many further")
+    parser.add_argument("--every", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True, help="of each node")
+    raise_open_files()
+    logging.disable(logging.WARNING)  # every agent says that its supervisor is gone
+    asyncio.run(act(parser.parse_args()))
+    os._exit(0)  # thousands of channels need not be closed one by one
+
+
+if __name__ == "__main__":
+    main()
