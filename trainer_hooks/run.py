@@ -21,6 +21,7 @@ from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
 from deadpool.host.limits import no_process_left, too_few_processes
 from deadpool.proto.config import keeping_from_json
+from deadpool.trainer_hooks.compiled_libraries import come_whole
 from deadpool.trainer_hooks.data.batches import batches_of
 from deadpool.trainer_hooks.guard import RankGuard
 from deadpool.trainer_hooks.loop import Attempt, Guard, Loops, Value
@@ -66,6 +67,7 @@ def join(*, timeout: timedelta | None = None) -> "Run":
         raise ConfigError("deadpool.join() was called before in this process; keep its result")
     hide_from_dynamo("deadpool")
     pipelines.watch(before_any=True)  # no stage can be made before there are groups
+    come_whole()
     _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
     return _run
 

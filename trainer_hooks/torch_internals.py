@@ -30,6 +30,9 @@ USED = (
     "torch._C._distributed_c10d.TCPStore",
     "torch._dynamo.trace_rules.add",
     "torch._foreach_copy_",
+    "torch._inductor.cpp_builder.CppBuilder:_output",
+    "torch._inductor.cpp_builder.CppBuilder.build",
+    "torch._inductor.cpp_builder.CppBuilder.get_target_file_path",
     "torch.Tensor._backward_hooks",
     "torch.Tensor._version",
     "torch.autograd.Variable._execution_engine.queue_callback",
@@ -152,6 +155,13 @@ def hide_from_dynamo(package: str) -> None:
     from torch._dynamo import trace_rules  # takes as long to import as torch; who calls this needs it anyway
 
     trace_rules.add(package)
+
+
+def library_builder() -> Any:
+    """Returns the class whose `build` has a compiler write what inductor has generated to `get_target_file_path()`."""
+    from torch._inductor.cpp_builder import CppBuilder  # Dynamo has imported it, which takes as long to import as torch
+
+    return CppBuilder
 
 
 def local_place(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
