@@ -207,6 +207,7 @@ def test_a_program_gets_the_environment_and_its_exit_code_counts(tmp_path: Path)
 
 
 def test_torch_is_imported_once_ahead_and_without_threads(tmp_path: Path) -> None:
+    """And no two ranks draw the same numbers."""
     script = """
         import os, sys
         already = [name for name in ("torch", "torch.nn.utils.prune", "torch.utils.benchmark") if name in sys.modules]
@@ -214,12 +215,16 @@ def test_torch_is_imported_once_ahead_and_without_threads(tmp_path: Path) -> Non
         import torch.nn.utils.prune
         from torch.utils import benchmark
         print(already, os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), len(os.listdir("/proc/self/task")))
+        import numpy, random
+        print(random.random(), numpy.random.random(), torch.rand(()).item())
     """
     with node_of(tmp_path, script, nproc_per_node=2) as node:
         node.start_agent()
         node.start_ranks(0, 1)
         assert {node.expect(RankExited, timeout_s=40.0).exit_code for _ in range(2)} == {0}
-        assert node.log("rank-0-gen1.log").strip() == "['torch', 'torch.nn.utils.prune', 'torch.utils.benchmark'] 1 1 1"
+        found, drawn = node.log("rank-0-gen1.log").splitlines()
+        assert found == "['torch', 'torch.nn.utils.prune', 'torch.utils.benchmark'] 1 1 1"
+        assert not set(drawn.split()) & set(node.log("rank-1-gen1.log").split())
 
 
 def test_the_warm_process_is_replaced_when_it_dies(tmp_path: Path) -> None:

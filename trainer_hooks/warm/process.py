@@ -250,8 +250,11 @@ def _become(order: Fork, fds: list[int]) -> None:
         lower_open_files(int(allowed))
     if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
         multiprocessing.current_process().authkey = os.urandom(32)
+    # As after imports of its own, no two ranks draw the same numbers; Python's random sees to that by itself.
     if (random := sys.modules.get("numpy.random")) is not None:
-        random.seed()  # as after an import of its own: no two ranks draw the same numbers (Python's random does so by itself)
+        random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
 
 
 if __name__ == "__main__":
