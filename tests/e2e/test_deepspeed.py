@@ -2,13 +2,13 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from example_jobs import KILLS, Example, assert_one_recovery, run
-from launching import Launcher, launching
+from launching import Launcher
 from training import ROOT, Training, finished
 
 pytestmark = [
@@ -39,23 +39,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> None:
     run((sys.executable, "-c", build), tmp_path_factory.mktemp("built"), dict(os.environ), _BUILD_S)
 
 
-@pytest.fixture(scope="module")
-def unbroken_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Training]]:
-    made: dict[str, Training] = {}
-    with launching(tmp_path_factory.mktemp("deepspeed")) as launcher:
-
-        def of(way: str) -> Training:
-            if way not in made:
-                made[way] = finished(example(*WAYS[way]).start(launcher))
-            return made[way]
-
-        yield of
-
-
 @pytest.fixture
-def whole(unbroken_run: Callable[[str], Training], way: str) -> Training:
+def whole(unbroken_example: Callable[[Example], Training], way: str) -> Training:
     """The unbroken run of the test's way."""
-    return unbroken_run(way)
+    return unbroken_example(example(*WAYS[way]))
 
 
 @pytest.mark.parametrize("kill", KILLS)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from example_jobs import ONE_THREAD
 from launching import DRILL, Job, Launcher, launching, until
 from training import ROOT, Training, assert_same, finished
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(300)]
-ALONE = {"OMP_NUM_THREADS": "1"}  # accelerate would give each rank all cores of this machine
 FRAMEWORKS = ("transformers", "lightning")
 Unbroken = Callable[[str], Training]
 FILES = ("--loss-log", "losses", "--digest", "digests", "--output", "made")
@@ -22,7 +22,7 @@ def start(launcher: Launcher, framework: str, *options: str, arguments: Sequence
     pytest.importorskip(framework)
     nodes = ("--standalone", "--nnodes", "2", "--spares", "1", "--summary-json", "summary.json")
     return launcher.start(
-        *nodes, *options, str(ROOT / "examples" / f"train_{framework}.py"), *FILES, *arguments, environment=ALONE
+        *nodes, *options, str(ROOT / "examples" / f"train_{framework}.py"), *FILES, *arguments, environment=ONE_THREAD
     )
 
 
@@ -83,11 +83,11 @@ def test_without_hooks_it_trains_the_same(
     if launched == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
         done = subprocess.run(
-            command, cwd=folder, env={**os.environ, **ALONE}, capture_output=True, text=True, timeout=100, check=False
+            command, cwd=folder, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, timeout=100, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
     else:
-        job = launcher.start("--standalone", "--nnodes", "2", *words, environment=ALONE)
+        job = launcher.start("--standalone", "--nnodes", "2", *words, environment=ONE_THREAD)
         assert job.wait().exit_code == 0, job.err
         folder = job.folder
     unbroken = straight(framework)
@@ -125,21 +125,6 @@ def test_the_drill_finds_nothing(launcher: Launcher, framework: str) -> None:
     pytest.importorskip(framework)
     boundaries = ("--drill-at", "5", "--drill-at", "10", "--drill-at", "14", "--drill-at", "15")
     script = (str(ROOT / "examples" / f"train_{framework}.py"), "--output", "made")
-    drilled = launcher.start("--json", *boundaries, *script, program=DRILL, environment=ALONE).wait(150)
+    drilled = launcher.start("--json", *boundaries, *script, program=DRILL, environment=ONE_THREAD).wait(150)
     assert drilled.exit_code == 0, drilled.out + drilled.err
     assert {way["outcome"] for way in json.loads(drilled.out)["ways"]} == {"same"}
-
-
-def fabric(launcher: Launcher, *options: str, hooked: bool = True) -> Path:
-    """Returns the losses of a training with Fabric."""
-    pytest.importorskip("lightning")
-    script = (str(ROOT / "tests" / "support" / "fabric.py"), *([] if hooked else ["unhooked"]))
-    job = launcher.start("--standalone", "--nnodes", "2", "--spares", "1", *options, *script, environment=ALONE)
-    assert job.wait().exit_code == 0, job.err
-    return job.folder / "losses"
-
-
-def test_fabric_loses_a_rank_and_a_node(launcher: Launcher) -> None:
-    unbroken = fabric(launcher)
-    assert_same(fabric(launcher, "--inject", "kill-rank:0@5", "--inject", "kill-node:1@14"), unbroken)
-    assert_same(fabric(launcher, hooked=False), unbroken)

@@ -1,13 +1,13 @@
 """The torchtitan-style example under failures: the training is the unbroken one, bit for bit, and so are its own checkpoints."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from example_jobs import KILLS, Example, assert_one_recovery
-from launching import Launcher, launching
+from launching import Launcher
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from training import ROOT, Training, finished
 
@@ -21,11 +21,10 @@ KILLED_SAVING = Example(ROOT / "tests" / "support" / "titan_killed_saving.py", (
 long = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def titan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+@pytest.fixture
+def titan(unbroken_example: Callable[[Example], Training]) -> Training:
     """The unbroken run."""
-    with launching(tmp_path_factory.mktemp("titan")) as launcher:
-        yield finished(TITAN.start(launcher))
+    return unbroken_example(TITAN)
 
 
 def checkpoints(run: Training, folder: Path) -> dict[str, Any]:

@@ -13,35 +13,40 @@ from pathlib import Path
 from launching import Job, Launcher, until
 from training import Training, finished, lines
 
-NODES = ("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--summary-json", "summary.json")
+NODES = ("--standalone", "--nnodes", "2", "--spares", "1", "--summary-json", "summary.json")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as torchrun sets it for several ranks on a node: sums depend on how many share them
 KILLS = {"kill-node": "kill-node:1@12", "kill-rank": "kill-rank:1@12"}
 _TORCHRUN_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`script`: its path. It takes --steps, --loss-log and --digest besides `arguments`, and runs on 2 nodes x 2 ranks."""
+    """`script`: its path. It takes --steps, --loss-log and --digest besides `arguments`, and runs on two nodes."""
 
     script: Path
     arguments: tuple[str, ...]
     steps: int = 24
+    ranks_per_node: int = 2
 
     def words(self) -> tuple[str, ...]:
         return (str(self.script), "--steps", str(self.steps), *self.arguments, "--loss-log", "losses", "--digest", "digests")
 
-    def start(self, launcher: Launcher, *options: str) -> Job:
-        return launcher.start(*NODES, *options, *self.words())
+    def start(self, launcher: Launcher, *options: str, through: str | None = None) -> Job:
+        """`through`: the module beside this one that runs the script."""
+        runner = () if through is None else (str(Path(__file__).with_name(through)),)
+        ranks = ("--nproc-per-node", str(self.ranks_per_node))
+        return launcher.start(*NODES, *ranks, *options, *runner, *self.words(), environment=ONE_THREAD)
 
     def without_hooks(self, launcher: Launcher) -> Training:
         """Returns what it leaves when its hooks find no job (unhooked.py)."""
-        job = launcher.start(*NODES, str(Path(__file__).with_name("unhooked.py")), *self.words())
+        job = self.start(launcher, through="unhooked.py")
         unhooked = finished(job)
         assert "hooked" not in [event["event"] for event in job.events()]
         return unhooked
 
     def drained(self, launcher: Launcher) -> Training:
         """Returns what a job leaves whose second node is drained under way; the spare builds meanwhile (slowly.py)."""
-        job = launcher.start(*NODES, str(Path(__file__).with_name("slowly.py")), *self.words())
+        job = self.start(launcher, through="slowly.py")
         until(lambda: len(lines(job.folder / "losses")) > 4, 100, "some steps are done")
         asked = job.ask("drain", "node1")
         assert asked.returncode == 0, asked.stderr
@@ -59,8 +64,12 @@ class Example:
 
     def under_torchrun(self, folder: Path) -> Training:
         """Returns what it leaves under torchrun."""
-        command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *self.words())
-        run(command, folder, os.environ | {"OMP_NUM_THREADS": "1"})
+        ranks = ("--nproc-per-node", str(2 * self.ranks_per_node))
+        run(
+            (sys.executable, "-m", "torch.distributed.run", "--standalone", *ranks, *self.words()),
+            folder,
+            os.environ | ONE_THREAD,
+        )
         return Training(folder / "losses", folder / "digests", {})
 
 

@@ -1,10 +1,11 @@
 """A training with Lightning Fabric, whose loop is the script's own: nothing but join, protect and run.
 
-fabric.py [unhooked]: without these three, the same training.
+--plain: without these three, the same training.
 """
 
+import argparse
+import hashlib
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -15,12 +16,15 @@ from torch.nn import functional
 
 import deadpool
 
-STEPS = 30
-HOOKED = sys.argv[1:] != ["unhooked"]
-
 
 def main() -> None:
-    if HOOKED:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--loss-log", type=Path, required=True)
+    parser.add_argument("--digest", type=Path, required=True)
+    args = parser.parse_args()
+    if not args.plain:
         run = deadpool.join()
     ranks, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     fabric = Fabric(accelerator="cpu", devices=local, num_nodes=ranks // local, strategy="ddp")
@@ -39,11 +43,15 @@ def main() -> None:
         optimizer.step()
         return loss.item()
 
-    steps = enumerate(map(train_step, range(STEPS)))
-    if HOOKED:
-        steps = run.protect(model=model, optimizer=optimizer).run(train_step, until=STEPS)  # type: ignore[assignment]
+    steps = enumerate(map(train_step, range(args.steps)))
+    if not args.plain:
+        steps = run.protect(model=model, optimizer=optimizer).run(train_step, until=args.steps)  # type: ignore[assignment]
     for step, loss in steps:
-        append(Path("losses"), rank=fabric.global_rank, step=step, loss=loss.hex())
+        append(args.loss_log, rank=fabric.global_rank, step=step, loss=loss.hex())
+    content = hashlib.sha256()
+    for value in (*module.state_dict().values(), torch.get_rng_state()):
+        content.update(value.numpy().tobytes())
+    append(args.digest, rank=fabric.global_rank, digest=content.hexdigest())
 
 
 if __name__ == "__main__":

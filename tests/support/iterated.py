@@ -1,7 +1,7 @@
 """A training over `guard.steps` and a loader that is shuffled and draws random numbers for its samples, in workers or without.
 
-KIND: map | workers | persistent | iterable | stateful | stateful-workers. It writes the mean loss of every step to `losses`
-(when it is live) and to `all` (always), and a digest of what it holds at the end, generators included, to `digests`.
+KIND: map | workers | persistent | iterable | stateful | stateful-workers. It writes the mean loss of every step to --loss-log
+(when it is live) and to `all` (always), and a digest of what it holds at the end, generators included, to --digest.
 """
 
 import argparse
@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--loss-log", type=Path, required=True)
+    parser.add_argument("--digest", type=Path, required=True)
     parser.add_argument("--at-an-echo", choices=("raise", "break"), help="when a sum over the ranks is this rank's own number")
     args = parser.parse_args()
     run = deadpool.join()
@@ -116,11 +118,11 @@ def main() -> None:
                 break
         append(Path("all"), rank=run.rank, step=step, loss=float(mean).hex())
         if guard.live:
-            append(Path("losses"), rank=run.rank, step=step, loss=float(mean).hex())
+            append(args.loss_log, rank=run.rank, step=step, loss=float(mean).hex())
     content = hashlib.sha256()
     for value in (*model.state_dict().values(), torch.get_rng_state()):
         content.update(value.numpy().tobytes())
-    append(Path("digests"), rank=run.rank, digest=content.hexdigest() + f" {random.random()}")
+    append(args.digest, rank=run.rank, digest=content.hexdigest() + f" {random.random()}")
 
 
 if __name__ == "__main__":
