@@ -51,6 +51,26 @@ class DdpReducers:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._wanted = state_dict
 
+    def settled_as(self, conditions: Mapping[str, Condition] | None) -> bool:
+        """Brings each DDP to what another process of the rank has recorded of it, None where nothing is known.
+
+        Returns whether all have a layout that they keep, as far as can be known before the state is there. All groups must be
+        muted.
+        """
+        if conditions is None or conditions.keys() != self._watched.keys():
+            return not self._watched
+        self._wanted = dict(conditions)
+        try:
+            self.settle()
+        except SnapshotError as error:
+            log.info("%s: once it has rehearsed", error)
+            return False
+        return all(watched.keeps_its_layout for watched in self._watched.values())
+
+    def steps_to_layout(self) -> int:
+        """Returns after how many steps of a process every DDP has made its own layout; 0 where none makes any."""
+        return max((watched.steps_to_layout for watched in self._watched.values()), default=0)
+
     def settle(self) -> None:
         """Brings each DDP to what the loaded state has recorded of it. All groups must be muted meanwhile.
 
@@ -85,6 +105,15 @@ class _Watched:
         for index, parameter in enumerate(self._parameters):
             note: Any = parameter.register_post_accumulate_grad_hook
             note(lambda _, index=index: self._has_gradient(index))
+
+    @property
+    def steps_to_layout(self) -> int:
+        """It makes it in the forward after its first backward, with static_graph after its second."""
+        return 0 if self._never else 3 if self._ddp.static_graph else 2
+
+    @property
+    def keeps_its_layout(self) -> bool:
+        return self._never or bool(self.condition()["made"])
 
     def _has_gradient(self, index: int) -> None:
         if self._never:

@@ -35,7 +35,7 @@ from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
-from deadpool.trainer_hooks.protocol import REHEARSALS, RankPhase
+from deadpool.trainer_hooks.protocol import RankPhase
 from deadpool.trainer_hooks.recovery import Recovery
 from deadpool.trainer_hooks.reports import Reports
 from deadpool.trainer_hooks.session import Session
@@ -56,7 +56,7 @@ class RankGuard:
         self.next_step = 0
         self._session, self._state = session, state
         self._member = session.member
-        reducers = DdpReducers(state.models)
+        self._reducers = reducers = DdpReducers(state.models)
         if reducers:
             state.extra = {**state.extra, DDP: reducers}
         self._protection = Protection(session, state, engine, on_commit=lambda: self._write_record(self.next_step))
@@ -146,10 +146,10 @@ class RankGuard:
         if self._passing:
             self._pass_by()
             return
+        rehearsals = self._steps_to_rehearse() if rehearse else 0
         with self._session.changed:
             self._stand_in()
-            if not rehearse:
-                self._member.attempts = REHEARSALS
+            self._member.rehearsals = rehearsals
         if self._member.phase is not RankPhase.REHEARSE:
             self._begin_live(self._goal, rehearse=rehearse)
         elif rehearse:
@@ -299,6 +299,13 @@ class RankGuard:
 
     # ------------------------------------------------------------ into a loop
 
+    def _steps_to_rehearse(self) -> int:
+        """Returns how many: one, for what the script does once in a process; more where only steps bring a DDP to its layout."""
+        joins = self._member.phase is RankPhase.REHEARSE
+        if joins and self._reducers.settled_as(self._session.inherited.get(DDP)):
+            return 1
+        return max(1, self._reducers.steps_to_layout())
+
     def _stand_in(self) -> None:
         self._member.stands_in(start=self._loops.start, until=self._loops.until, first=self._loops.is_first)
         self._session.behind = ""
@@ -323,6 +330,8 @@ class RankGuard:
             self._member.begun(step)
         if step > 0 and not rehearse and not self._start_state.settled:
             self._session.refuse(NOT_WITHOUT_REHEARSAL)
+        if step > 0 and rehearse and self._start_state.settled:
+            self._member.rehearsals = 1
         safe = self._protection.first(StateId(generation=self._session.role.generation, step=step))
         if safe and step > 0 and rehearse and self._loops.start < self._loops.until:
             self._rehearse(step)  # without it DDP would sum in another order than before

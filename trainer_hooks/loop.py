@@ -203,8 +203,9 @@ class Guard(Protocol):
         their state in this call, on the epoch and on the number of the batch, in the loader's workers as well.
 
         `accumulate`: batches for a step; with more than 1 `batch` is a list. `epochs_apart`: the last step of an epoch gets what
-        is left of it. `rehearse`: a joiner goes through the body twice, on values that are not real, before the others need it.
-        Pipelines must have it, compiled models want it; the body then must write and say nothing unless `live`.
+        is left of it. `rehearse`: a joiner goes through the body once or twice (docs/spares.md), on values that are not real,
+        before the others need it. Pipelines must have it, compiled models want it; the body then must write and say nothing
+        unless `live`.
 
         Leaving the loop (break, return, an exception) leaves the step undone: the state to go on from is the one before it.
         ConfigError: the loader is an iterator, or has no batch.

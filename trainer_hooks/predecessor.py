@@ -1,4 +1,4 @@
-"""What a joiner learns of its predecessor before its script builds anything: the small messages that it saw."""
+"""What a joiner learns of its predecessor before its script builds anything: the small messages that it saw, how its DDPs sum."""
 
 import logging
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from deadpool.host.errors import DeadpoolError, SnapshotError
 from deadpool.proto.messages import Placement, SlotKind
 from deadpool.proto.step import NO_STEP
 from deadpool.proto.vault.layout import SNAPSHOT_NAMES, SlotFile, Tables, slot_path
+from deadpool.trainer_hooks.ddp_reducers import DDP
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.state.metadata import unpack_meta
 from deadpool.trainer_hooks.state.storable import decode
@@ -16,20 +17,19 @@ from deadpool.trainer_hooks.state.storable import decode
 log = logging.getLogger(__name__)
 _ATTEMPTS = 5  # while the predecessor lives its replica is written again and again; one of the two slots is whole at any moment
 MESSAGES = "deadpool.messages"  # under which they are among the extras of the state
+_EXTRAS = (MESSAGES, DDP)
 
 
-def kept_messages(vault_dir: Path, placement: Placement, token: str) -> dict[str, Any] | None:
-    """Returns what the rank's predecessor had kept (groups/messages.py), from any snapshot or replica; None: nothing."""
+def inherited(vault_dir: Path, placement: Placement, token: str) -> dict[str, Any]:
+    """Returns these extras of the rank's predecessor, from any of its snapshots or replicas; {} where there is none."""
     for tables in _tables(vault_dir, placement, token):
         try:
-            kept = unpack_meta(tables.meta)["extra"].get(MESSAGES)
+            extras = unpack_meta(tables.meta)["extra"]
         except Exception as error:  # whatever it is, the restore meets it as well, and says so
             log.info("metadata of rank %d: %s", placement.rank, error)
             continue
-        if kept is not None:
-            found: dict[str, Any] = decode(kept)
-            return found
-    return None
+        return {name: decode(extras[name]) for name in _EXTRAS if name in extras}
+    return {}
 
 
 def _tables(vault_dir: Path, placement: Placement, token: str) -> Iterator[Tables]:

@@ -40,12 +40,10 @@ from deadpool.proto.messages import (
 )
 from deadpool.proto.vault.slots import StateId
 
-REHEARSALS = 2  # kernels compile and allocators warm up in them
-
 
 class RankPhase(StrEnum):
     CONSTRUCT = "construct"  # first start: the script builds model and optimizer with live groups
-    REHEARSE = "rehearse"  # a joiner: the same with muted groups, then two steps
+    REHEARSE = "rehearse"  # a joiner: the same with muted groups, then a step or more
     RUN = "run"
     BROKEN = "broken"  # the generation is over: the step in flight runs to its boundary, to be discarded; a loop body is let run
     OUTSIDE = "outside"  # broken, and the script is where it cannot go back to a step from: it waits to be replaced
@@ -97,6 +95,7 @@ class Member:
         self.commit_step = NO_STEP
         self.yielded = NO_STEP
         self.attempts = 0  # at a step, of this process, whatever came of them
+        self.rehearsals = 1  # how many of them there must be before it goes on from a state that others have stepped to
         self.body_step = NO_STEP  # complete, and its loop body is not through
         self.has_left = False  # its loop, in the body of a step or in the middle of one
         self.exiting = False
@@ -109,7 +108,7 @@ class Member:
 
         Until then it makes further attempts, muted, whose outcome is discarded: also out of a generation that has broken early.
         """
-        return self.attempts >= REHEARSALS
+        return self.attempts >= self.rehearsals
 
     # ------------------------------------------------------------ orders
 

@@ -25,7 +25,7 @@ from deadpool.trainer_hooks.compiled_libraries import come_whole
 from deadpool.trainer_hooks.data.batches import batches_of
 from deadpool.trainer_hooks.guard import RankGuard
 from deadpool.trainer_hooks.loop import Attempt, Guard, Loops, Value
-from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
+from deadpool.trainer_hooks.predecessor import MESSAGES, inherited
 from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
@@ -261,9 +261,9 @@ def _become_rank(timeout: timedelta | None) -> Run:
         torch.cuda.set_device(int(environment["LOCAL_RANK"]))  # 0 with --virtual-local-rank
     session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout)
     if session.role.muted:
-        kept = kept_messages(session.vault_dir, session.role.placement, session.token)
-        if kept is not None:
-            session.open().messages.load_state_dict(kept)
+        session.inherited = inherited(session.vault_dir, session.role.placement, session.token)
+        if MESSAGES in session.inherited:
+            session.open().messages.load_state_dict(session.inherited[MESSAGES])
     atexit.register(session.close)
     return Run(session=session)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn, assert_never
+from typing import Any, NoReturn, assert_never
 
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError, UnavailableError
@@ -73,6 +73,7 @@ class Session:
         self.cancelled = threading.Event()  # the generation that runs (or is being restored) is over
         self.injections = PendingInjections(self._lose_network)
         self.drilled: set[int] = set()  # the boundaries whose drill is over
+        self.inherited: dict[str, Any] = {}  # of a joiner: what it knows of its predecessor (predecessor.py)
         self.behind = ""  # what is wrong if the script ends now, not having come to where it was to go on from
         self._protection: ProtectionControl | None = None
         self.closed = False

@@ -51,7 +51,7 @@ FAILURES_AND_TIMEOUTS = (
     Setting(field="spare_readiness", name="spare-readiness", type=click.Choice([each.value for each in Readiness]),
             help="How far a spare is before it is needed. cold: it has imported torch. warm: it has run the script up to join(). "
                  "hot: it has also built and rehearsed the ranks of the node that is likeliest to fail, which then waits for no "
-                 "construction. Costs the memory of those ranks, and the script runs beside itself: see docs/guarantees.md."),
+                 "construction. Costs the memory of those ranks, and the script runs beside itself: see docs/spares.md."),
     Setting(field="verify_every", name="verify-every", **_STEPS,
             help="Every N steps, compare replicated state across its holders; a rank whose bytes differ is replaced and all go "
                  "back to the last state that was the same. 0: never. Smaller finds silent corruption sooner and costs more."),
@@ -77,7 +77,7 @@ FAILURES_AND_TIMEOUTS = (
             help="In a recovery, for a survivor to leave its step: then its process is killed, and another is restored from "
                  "memory. Must be longer than the longest part of a step that cannot be interrupted."),
     Setting(field="join_timeout_s", name="join-timeout", **_SECONDS,
-            help="In a recovery, for a new process to build the model and rehearse two steps: then it is replaced. Must be "
+            help="In a recovery, for a new process to build the model and rehearse: then it is replaced. Must be "
                  "longer than the script takes to its first step, compilation included; longer has a hanging one waited for."),
     Setting(field="reform_timeout_s", name="reform-timeout", **_SECONDS,
             help="In a recovery, for opening all process groups again: then it is tried in another generation. Large jobs with "

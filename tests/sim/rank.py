@@ -42,6 +42,7 @@ class SimRank:
         self._order: Reform | None = None
         self._resuming = False
         self._released = False  # from the present loop
+        self._has_layout = False  # its DDP sums as in every step of the training but the first
 
     @property
     def rank(self) -> int:
@@ -105,6 +106,7 @@ class SimRank:
 
     def _take_role(self, role: messages.Role) -> None:
         self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted)
+        self.member.rehearsals = self.node.supervisor.rehearsals
         self._stand_in(self._loop_of(role.hint_step + 1) if role.muted else 0)
         self._check_store(role.generation, role.store_port, opened=not role.muted)
         self.communicates = not role.muted
@@ -155,6 +157,7 @@ class SimRank:
         step = self.truth.steps[self.content]
         self._stand_in(self._loop_of(step))
         member.begun(step)
+        self._settle(step)
         if step > 0 and member.phase is RankPhase.RUN:
             self._rehearse()
         if member.phase is RankPhase.BROKEN:
@@ -175,7 +178,16 @@ class SimRank:
 
     def _rehearse(self) -> None:
         while not self._member().rehearsed:
-            self._member().attempted()
+            self._attempted()
+
+    def _attempted(self) -> None:
+        self._member().attempted()
+        self._has_layout = True
+
+    def _settle(self, step: int) -> None:
+        """S_step is in the process: its DDP is brought to what the state has recorded, if not only steps do that."""
+        if self.node.supervisor.rehearsals <= 1:
+            self._has_layout = step > 0
 
     def _start_content(self, generation: int) -> int:
         """Returns the state that a start begins with: the first rank to ask chooses the newest checkpoint, if there is one."""
@@ -206,8 +218,8 @@ class SimRank:
 
     def _boundary(self, step: int) -> None:
         member = self._member()
-        rebuilt = member.attempts > 0
-        member.attempted()
+        rebuilt = self._has_layout
+        self._attempted()
         if not member.boundary(step):
             return
         if self._muted:
@@ -325,7 +337,7 @@ class SimRank:
         if self.protection.copying:
             self._later(0.01, 0.02, self._boundary_broken)  # the copy of the clean state is awaited
             return
-        self._member().attempted()
+        self._attempted()
         if not self._member().rehearsed:
             self._later(0.05, 0.2, self._boundary_broken)
             return
@@ -422,6 +434,7 @@ class SimRank:
             self.act(member.recovery_failed(order, "restore", "cut short"))
             return
         self.content = content
+        self._settle(order.resume_step)
         self.protection.apart = self._was_apart(order, source)
         self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
         restored = messages.RankRestored(

@@ -259,3 +259,44 @@ def test_a_ddp_that_looks_for_unused_parameters_keeps_its_layout() -> None:
     before = reducers.state_dict()
     gradients(ddp, ddp)
     assert reducers.state_dict() == before
+
+
+def made(**options: Any) -> dict[str, Any]:
+    """Returns what a process records of its DDP once that has its own layout."""
+    ddp = wrapped(**options)
+    reducers = DdpReducers({"model": ddp})
+    for _ in range(4):
+        gradients(ddp, ddp)
+    return reducers.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"), [({}, 2), ({"static_graph": True}, 3), ({"find_unused_parameters": True}, 0)], ids=str
+)
+def test_a_new_process_has_its_predecessors_layout_before_it_steps_or_after_so_many_steps(
+    options: dict[str, Any], steps: int
+) -> None:
+    recorded, ddp = made(**options), wrapped(**options)
+    reducers = DdpReducers({"model": ddp})
+    assert reducers.settled_as(recorded)
+    assert reducers.state_dict() == recorded
+    ddp = wrapped(**options)
+    reducers = DdpReducers({"model": ddp})
+    assert reducers.steps_to_layout() == steps
+    for _ in range(steps):
+        assert reducers.state_dict() != recorded
+        gradients(ddp, ddp)
+    assert reducers.state_dict() == recorded
+
+
+def test_a_new_process_makes_its_layout_by_steps_where_nothing_is_known_or_it_cannot_be_given() -> None:
+    reducers, recorded = DdpReducers({"model": wrapped()}), made()
+    assert not reducers.settled_as(None)
+    assert not reducers.settled_as({"another": recorded["model"]})
+    assert not reducers.settled_as(DdpReducers({"model": wrapped()}).state_dict()), "the predecessor had not made it either"
+    with_hook = wrapped()
+    hook: Any = with_hook.module[0].weight
+    reducers = DdpReducers({"model": with_hook})
+    hook.register_post_accumulate_grad_hook(lambda _: None)
+    assert not reducers.settled_as(recorded)
+    assert DdpReducers({}).settled_as(None)

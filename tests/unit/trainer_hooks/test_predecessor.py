@@ -10,7 +10,7 @@ from deadpool.proto.messages import Endpoint, Placement, SlotKind
 from deadpool.proto.vault.layout import SNAPSHOT_NAMES, SlotFile, reserve, slot_path
 from deadpool.proto.vault.wire import ReserveSlots
 from deadpool.trainer_hooks.groups.messages import Messages
-from deadpool.trainer_hooks.predecessor import MESSAGES, kept_messages
+from deadpool.trainer_hooks.predecessor import MESSAGES, inherited
 from deadpool.trainer_hooks.state.metadata import pack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -32,11 +32,11 @@ def test_from_the_holder_of_a_replica(tmp_path: Path) -> None:
     nobody = Endpoint(node_id="node9", host="127.0.0.1", port=1)
     with serving(tmp_path) as receiver:
         holder = Endpoint(node_id="node2", host="127.0.0.1", port=receiver.server.port)
-        assert kept_messages(tmp_path, placed(holder), TOKEN) is None
+        assert inherited(tmp_path, placed(holder), TOKEN) == {}
         connection, replica = receiver.connect(), Replica(step=5, meta=metadata(messages))
         ask(connection, ReserveSlots(rank=RANK, slot_bytes=replica.slot_bytes))
         send(connection, replica)
-        assert kept_messages(tmp_path, placed(nobody, holder), TOKEN) == messages.state_dict()
+        assert inherited(tmp_path, placed(nobody, holder), TOKEN) == {MESSAGES: messages.state_dict()}
 
 
 def test_from_its_own_vault_where_a_slot_is_torn_and_one_cannot_be_read(tmp_path: Path) -> None:
@@ -49,4 +49,4 @@ def test_from_its_own_vault_where_a_slot_is_torn_and_one_cannot_be_read(tmp_path
         slot = SlotFile(path)
         slot.seal(replica.header, replica.tables)
         slot.close()
-    assert kept_messages(tmp_path, placed(), TOKEN) == messages.state_dict()
+    assert inherited(tmp_path, placed(), TOKEN) == {MESSAGES: messages.state_dict()}

@@ -313,7 +313,7 @@ def test_a_break_before_the_loop_is_entered() -> None:
     member.quiesce(quiesce(2))
     member.begun(0)
     assert member.phase is RankPhase.BROKEN
-    assert not member.rehearsed  # two attempts, muted, come first
+    assert not member.rehearsed  # an attempt, muted, comes first
     rehearse(member)
     assert member.quiesced(clean=True) == [prepared(2, (1, 0), yielded=0)]
 
