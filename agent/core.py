@@ -41,7 +41,7 @@ from deadpool.agent.standins import Standins
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig, from_json
 from deadpool.proto.faults import FAULTS, Target
-from deadpool.proto.messages import Assign, InjectionDue, LaunchFailed, Quiesce, RankExited, Role, StartRanks
+from deadpool.proto.messages import Assign, InjectionDue, LaunchFailed, Quiesce, RankExited, RankPrepared, Role, StartRanks
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class Process:
     """`generation`: the newest that it knows. `role`: who it is (None: a stand-in without a rank).
 
     `hot`: a stand-in that has the role of a rank which others play, since it was ordered so in that generation; 0: it is none.
+    `prepared`: what it has said last when it had rehearsed.
     """
 
     number: int
@@ -58,6 +59,7 @@ class Process:
     pid: int = 0
     registered: bool = False
     hot: int = 0
+    prepared: RankPrepared | None = None
     killed: bool = False
     superseded: bool = False  # killed for a newer process of the rank: nobody waits for its exit
 
@@ -90,11 +92,14 @@ class NodeCore:
 
     def ranks(self) -> dict[int, Process]:
         """Returns the process of each rank that has a live one here."""
-        return {rank: each for rank, each in self._with_role().items() if not each.hot}
+        return {each.rank: each for each in self._with_role() if each.rank is not None and not each.hot}
 
-    def _with_role(self) -> dict[int, Process]:
-        """Returns also the hot stand-ins. No rank has a process and a hot stand-in on the same node."""
-        return {each.rank: each for each in self.processes.values() if each.rank is not None and not each.killed}
+    def hot_standins(self) -> dict[int, Process]:
+        """Returns the hot stand-in of each rank that has one here; its process may be here as well."""
+        return {each.rank: each for each in self._with_role() if each.rank is not None and each.hot}
+
+    def _with_role(self) -> list[Process]:
+        return [each for each in self.processes.values() if each.rank is not None and not each.killed]
 
     def playing(self) -> dict[int, Process]:
         """Returns those of the present generation; others are about to be replaced, and a heartbeat must not speak of them."""
@@ -202,7 +207,7 @@ class NodeCore:
             self._starting = None
             self.generation = order.generation
         elif not order.resumed:  # the supervisor knows of none
-            yield from self._end_hot(set())
+            yield from self._end_hot(None)
 
     # ------------------------------------------------------------ ranks
 
@@ -242,37 +247,52 @@ class NodeCore:
         if not order.hot:
             self._starting = None
             self._standins.recovers(order.generation, now_s=now_s)
-        yield from self._end_hot({placement.rank for placement in order.placements})
-        live = self._with_role()
+        live, hot = self.ranks(), self.hot_standins()
+        yield from self._end_hot(order)
         for placement in order.placements:
-            if placement.rank in live:  # a joiner of an earlier attempt, or hot: Quiesce has brought it to this generation
-                known = live[placement.rank]
-                if known.hot and not order.hot:
-                    known.hot = 0
-                    yield NameProcess(process=known.number, rank=placement.rank, generation=order.generation)
-                    if known.registered:  # what it said of that before was not about the rank's process
-                        joined = messages.RankJoined(generation=order.generation, rank=placement.rank, pid=known.pid)
-                        yield Report(message=joined)
-                continue
-            role = joining_role(self._job(), order, placement, self._visible_devices)
-            process = max(
-                (each for each in self.processes.values() if each.waits), key=lambda each: each.registered, default=None
-            )
-            if process is None:
-                start = self._start(None, None, {STANDIN: "1"})
-                yield start
-                process = self.processes[start.process]
-            process.rank, process.role, process.generation = placement.rank, role, order.generation
-            process.hot = order.generation if order.hot else 0
-            if not order.hot:
-                yield NameProcess(process=process.number, rank=placement.rank, generation=order.generation)
-            if process.registered:
-                yield Tell(process=process.number, order=role)
+            if placement.rank in hot:
+                yield from self._is_hot(hot[placement.rank]) if order.hot else self._goes_live(hot[placement.rank], order)
+            elif order.hot or placement.rank not in live:  # else it is a joiner of an earlier attempt
+                yield from self._give_role(order, placement)
 
-    def _end_hot(self, kept: set[int]) -> Iterator[Command]:
-        """Ends the stand-ins that are hot for other ranks than these."""
-        for rank, process in self._with_role().items():
-            if process.hot and rank not in kept:
+    def _give_role(self, order: Assign, placement: messages.Placement) -> Iterator[Command]:
+        """A stand-in that waits becomes this rank's process, or gets hot for it."""
+        role = joining_role(self._job(), order, placement, self._visible_devices)
+        waiting = (each for each in self.processes.values() if each.waits)
+        process = max(waiting, key=lambda each: each.registered, default=None)
+        if process is None:
+            start = self._start(None, None, {STANDIN: "1"})
+            yield start
+            process = self.processes[start.process]
+        process.rank, process.role, process.generation = placement.rank, role, order.generation
+        process.hot = order.generation if order.hot else 0
+        if not order.hot:
+            yield NameProcess(process=process.number, rank=placement.rank, generation=order.generation)
+        if process.registered:
+            yield Tell(process=process.number, order=role)
+
+    def _is_hot(self, process: Process) -> Iterator[Command]:
+        """It is ordered once more: whoever orders it counts from the beginning."""
+        if process.prepared is not None:
+            yield Report(message=replace(process.prepared, hot=True))
+
+    def _goes_live(self, process: Process, order: Assign) -> Iterator[Command]:
+        """A hot stand-in is the rank's process from now on. What it has said so far was not about that."""
+        assert process.rank is not None
+        assert process.role is not None
+        process.hot, process.role = 0, replace(process.role, hot=False)
+        yield NameProcess(process=process.number, rank=process.rank, generation=order.generation)
+        if process.registered:
+            yield Report(message=messages.RankJoined(generation=order.generation, rank=process.rank, pid=process.pid))
+        if process.prepared is not None and process.prepared.generation == order.generation:  # it was quicker
+            yield from self._spoke(process, process.prepared)
+
+    def _end_hot(self, order: Assign | None) -> Iterator[Command]:
+        """Ends hot stand-ins that are not ordered any more: by a node that takes a seat, those for other seats."""
+        ranks = {placement.rank for placement in order.placements} if order is not None else set()
+        seats = {placement.node_rank for placement in order.placements} if order is not None and not order.hot else set()
+        for rank, process in self.hot_standins().items():
+            if rank not in ranks and not (process.role is not None and process.role.placement.node_rank in seats):
                 process.killed = process.superseded = True
                 yield KillProcess(process=process.number)
 
@@ -307,7 +327,14 @@ class NodeCore:
         match message:
             case messages.Register() | messages.Reserve():
                 raise AssertionError(f"{message} is answered before it comes here")
-            case messages.RankPrepared():
+            case RankPrepared() if process.hot:
+                process.prepared = message
+                yield Report(message=replace(message, hot=True))
+            case messages.RankJoined() if process.hot:
+                yield Report(message=replace(message, hot=True))
+            case _ if process.hot:
+                pass  # the rank's process is another one; what ends this one is said with its end
+            case RankPrepared():
                 yield Report(message=message)
                 yield ReportVault(generation=self.generation)
             case messages.RankResumed(generation=generation, rank=rank):
@@ -334,6 +361,7 @@ class NodeCore:
                 commit_step=event.commit_step,
                 yielded=event.yielded,
                 script_ended=event.script_ended,
+                hot=process.hot > 0,
             )
             if not process.hot:
                 self._last_exits[process.rank] = exited
@@ -358,7 +386,7 @@ class NodeCore:
         self.generation = order.generation
         self._quiesce = order
         self._standins.recovers(order.generation, now_s=now_s)
-        for process in self._with_role().values():
+        for process in self._with_role():
             if process.registered:
                 process.generation = order.generation
                 yield Tell(process=process.number, order=order)

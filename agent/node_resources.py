@@ -12,7 +12,7 @@ from deadpool.agent.arguments import NodeArguments
 from deadpool.agent.core import NodeCore
 from deadpool.agent.health.call_records import CallRecords
 from deadpool.agent.health.fd_exhaustion import skipped_when_exhausted
-from deadpool.agent.health.readings import Health, read_health, rss_bytes
+from deadpool.agent.health.readings import Health, anonymous_bytes, read_health, rss_bytes
 from deadpool.agent.health.stacks import is_stopped, save_stacks
 from deadpool.agent.logs.writer import Logs
 from deadpool.agent.processes.checkpoint_writer import CheckpointWriterProcess
@@ -135,6 +135,7 @@ class NodeResources:
             memory_share=health.memory_share,
             shm_free_bytes=health.shm_free_bytes,
             standins_ready=core.standins_ready(),
+            hot_bytes=self._hot_bytes(core),
             readings=readings,
             until=max((head.until for head in heads.values()), default=0),
             tokens=tokens,
@@ -152,6 +153,11 @@ class NodeResources:
             tokens += numbers.pop(TOKENS, 0.0)
             found |= numbers
         return tokens, tuple(Reading(name=name, value=value) for name, value in sorted(found.items()))
+
+    def _hot_bytes(self, core: NodeCore) -> int:
+        """Returns what they have taken since they were forked from the warm process."""
+        pids = [process.pid for process in core.hot_standins().values() if process.pid]
+        return sum(max(0, anonymous_bytes(pid) - anonymous_bytes(self.warm.pid)) for pid in pids)
 
     async def call_report(self, pids: Mapping[int, int], generation: int) -> CallReport:
         """Saves the stacks of these ranks (rank -> pid) beside their logs; returns them, and what each waits for."""

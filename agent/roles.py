@@ -34,6 +34,7 @@ def joining_role(config: JobConfig, order: Assign, placement: Placement, visible
         hint_step=order.hint_step,
         placement=placement,
         environment=_environment(config, order, placement, visible_devices),
+        hot=order.hot,
     )
 
 

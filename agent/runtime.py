@@ -38,7 +38,7 @@ from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
 from deadpool.host.limits import no_process_left, too_few_open_files
-from deadpool.proto.call_record import Head
+from deadpool.proto.call_record import Head, record_counts, record_path
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import (
     CheckpointWritten,
@@ -225,6 +225,7 @@ class NodeRuntime:
                 node.processes.start(process, environment, node.logs.open(routes))
             case events.NameProcess(process=process, rank=rank, generation=generation):
                 node.processes.log(process).rename(self._routes(node, process, rank, generation))
+                record_counts(node.vault.folder, rank, self._core.processes[process].pid)
             case events.KillProcess(process=process):
                 node.processes.kill(process)
             case events.ReportVault(generation=generation):
@@ -390,6 +391,7 @@ class NodeRuntime:
         if playing.rank is not None:
             head = self._resources.records.head(playing.rank, playing.pid)
             stacks_path(self._resources.vault.folder, playing.pid).unlink(missing_ok=True)
+            record_path(self._resources.vault.folder, playing.rank, playing.pid).unlink(missing_ok=True)  # a hot stand-in's
         elif exit.exit_code and not playing.killed:
             _log.warning("a stand-in ended with %d before it had a rank:\n%s", exit.exit_code, exit.error or exit.log_tail)
         self.dispatch(

@@ -281,6 +281,8 @@ def drain(node: str, job_id: str | None, reason: str, undo: bool) -> None:
 @click.option("--unique-size", type=size, metavar="SIZE", help="What of it no other rank holds.  [default: all]")
 @click.option("--checkpoints", is_flag=True, help="It writes persistent checkpoints.")
 @click.option("--verify-every", type=click.IntRange(min=0), metavar="K", default=0, help="As it is launched with.")
+@click.option("--hot-spares", is_flag=True, help="It is launched with --spare-readiness hot.")
+@click.option("--hot-standins", type=click.IntRange(min=0), metavar="N", default=0, help="As it is launched with.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="The supervisor's.")
 @click.option("--python", metavar="PYTHON", default=sys.executable, help="The ranks' interpreter.  [default: this one]")
 def doctor(
@@ -304,6 +306,8 @@ def doctor(
         checkpoints=plan["checkpoints"],
         verify_every=plan["verify_every"],
         port=plan["port"] or 0,
+        hot_spares=plan["hot_spares"],
+        hot_standins=plan["hot_standins"],
     )
     running = None
     if job_id is not None:

@@ -6,6 +6,7 @@ table of groups. Each collective of a group writes its number, name and time on 
 updated and must not mind.
 """
 
+import contextlib
 import mmap
 import os
 import struct
@@ -26,8 +27,15 @@ _ROW = struct.Struct("<48s24sqqqq")  # group, operation, entered, completed, ent
 MAX_GROUPS = (RECORD_BYTES - _GROUPS_AT) // _ROW.size
 
 
-def record_path(vault_dir: Path, rank: int) -> Path:
-    return vault_dir / f"record-{rank}"
+def record_path(vault_dir: Path, rank: int, hot_pid: int = 0) -> Path:
+    """`hot_pid`: of a hot stand-in, whose record lies aside until it is the rank's process."""
+    return vault_dir / (f"record-{rank}.{hot_pid}" if hot_pid else f"record-{rank}")
+
+
+def record_counts(vault_dir: Path, rank: int, pid: int) -> None:
+    """This process, which may have been a hot stand-in, is the rank's from now on."""
+    with contextlib.suppress(FileNotFoundError):
+        record_path(vault_dir, rank, pid).rename(record_path(vault_dir, rank))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

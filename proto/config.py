@@ -107,6 +107,7 @@ class JobConfig:
     failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failures/failure_rules.toml)
     on_exhausted: OnExhausted = OnExhausted.WAIT
     spare_readiness: Readiness = Readiness.WARM
+    hot_standins: int = 0  # on each member, of its own ranks: for a lost process; they take a rank's memory each
     max_restarts: int = 0  # scripts without hooks: restarts of all workers
     max_recoveries_without_progress: int = 5
     broken_collective_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form

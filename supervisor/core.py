@@ -55,7 +55,7 @@ from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection import checkpoints, corruption, host_pressure
 from deadpool.supervisor.protection.protection import protection_changed
-from deadpool.supervisor.recovery import drained_ranks, drill, hot_spares, protocol
+from deadpool.supervisor.recovery import drained_ranks, drill, hot_nodes, protocol
 from deadpool.supervisor.recovery.drain import drain_requested
 from deadpool.supervisor.recovery.fresh_start import ranks_begun, start_job
 from deadpool.supervisor.recovery.orders import warm_up
@@ -145,11 +145,11 @@ class Job:
             case messages.CheckpointWritten():
                 checkpoints.checkpoint_written(state, node_id, message)
                 drill.checkpoint_known(state, now_s)
+            case messages.RankJoined() | messages.RankPrepared() | messages.RankExited() if message.hot:
+                hot_nodes.heard(state, node_id, message, now_s=now_s)
             case messages.RankExited() if (node_id, message.pid) in state.roster.retired:
                 state.roster.retired.discard((node_id, message.pid))
                 self._drained_ended(node_id, message.rank, now_s)
-            case messages.RankJoined() | messages.RankPrepared() | messages.RankExited() if node_id in state.recovery.hot:
-                hot_spares.heard(state, node_id, message, now_s=now_s)
             case messages.HostTrouble():
                 host_pressure.host_trouble(state, node_id, message)
             case messages.JobSignalled():

@@ -6,11 +6,11 @@ from typing import assert_never
 from deadpool.supervisor.failures.handling import broken_collective_expired, inquiry_expired, kill_failed, late
 from deadpool.supervisor.failures.hang import FLOOR_S, TIMES
 from deadpool.supervisor.failures.hang_inquiry import open_inquiry
-from deadpool.supervisor.model.hot import HotSpare
+from deadpool.supervisor.model.hot import HotNode
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
-from deadpool.supervisor.recovery import drill, hot_spares
+from deadpool.supervisor.recovery import drill, hot_nodes
 from deadpool.supervisor.recovery.fresh_start import start_job
 from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, kill, store_failed
 from deadpool.supervisor.recovery.planning import plan_if_ready
@@ -36,7 +36,8 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
         found.append((inquiry.deadline_s, "inquiry"))
     if state.drill.checkpoint_deadline_s is not None:
         found.append((state.drill.checkpoint_deadline_s, "drill checkpoint"))
-    found += [(_hot_deadline_s(state, hot), f"hot {node_id}") for node_id, hot in state.recovery.hot.items() if not hot.ready]
+    getting_hot = {**state.recovery.hot, **state.recovery.hot_members}
+    found += [(_hot_deadline_s(state, hot), f"hot {node_id}") for node_id, hot in getting_hot.items() if not hot.ready]
     if attempt is None:
         return found
     began_s = attempt.began_s
@@ -86,7 +87,7 @@ def _quiesce_deadline_s(state: JobState, number: int) -> float:
     return attempt.began_s + config.quiesce_timeout_s
 
 
-def _hot_deadline_s(state: JobState, hot: HotSpare) -> float:
+def _hot_deadline_s(state: JobState, hot: HotNode) -> float:
     builds = [_build_deadline_s(state, joined_s) for joined_s in hot.joined_s.values()]
     return min([hot.began_s + state.config.join_timeout_s, *builds])
 
@@ -102,7 +103,7 @@ def _build_deadline_s(state: JobState, joined_s: float | None) -> float:
 def expired(state: JobState, name: str, now_s: float) -> None:
     attempt = state.recovery.attempt
     if name.startswith("hot "):
-        hot_spares.failed(state, name.removeprefix("hot "), "its stand-ins have not rehearsed in time")
+        hot_nodes.failed(state, name.removeprefix("hot "), "its stand-ins have not rehearsed in time")
         return
     match name:
         case "stop":

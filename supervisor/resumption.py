@@ -73,7 +73,7 @@ def supervisor_started(state: JobState, event: SupervisorStarted) -> None:
     if state.recovery.attempt is not None:
         state.recovery.attempt.began_s += later_s
         state.recovery.attempt.kill_deadline_s += later_s
-    for hot in state.recovery.hot.values():
+    for hot in (*state.recovery.hot.values(), *state.recovery.hot_members.values()):
         hot.later(later_s)
     for rank in state.roster.ranks:
         rank.assigned_at_s += later_s

@@ -100,6 +100,7 @@ class Member:
         self.has_left = False  # its loop, in the body of a step or in the middle of one
         self.exiting = False
         self.earliest, self.latest = 0, NO_STEP
+        self.device_bytes = 0  # of a joiner
         self.ended_step = NO_STEP
 
     @property
@@ -323,4 +324,5 @@ class Member:
             outside=self.phase is RankPhase.OUTSIDE,
             earliest=self.earliest,
             latest=self.latest,
+            device_bytes=self.device_bytes,
         )

@@ -3,6 +3,8 @@
 import logging
 import os
 
+import torch
+
 from deadpool.host.errors import DeadpoolError
 from deadpool.proto.messages import BadCopy, RankReformed, RankRestored, Reform, Source, SourceKind
 from deadpool.proto.vault.slots import StateId
@@ -29,6 +31,8 @@ class Recovery:
         ended = session.open().have_ended()  # what still runs might write into what is compared now
         clean = self._protection.quiesce() and ended
         with session.changed:
+            if session.role.muted and torch.cuda.is_available():
+                session.member.device_bytes = torch.cuda.memory_reserved()
             session.carry_out(session.member.quiesced(clean=clean))
         while not self._carry_out(plan := session.await_plan()):
             pass

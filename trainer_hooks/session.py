@@ -16,7 +16,7 @@ from typing import Any, NoReturn, assert_never
 
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError, UnavailableError
-from deadpool.proto.call_record import CallRecord, Head, record_path
+from deadpool.proto.call_record import CallRecord, Head, record_counts, record_path
 from deadpool.proto.config import Keeping
 from deadpool.proto.messages import (
     BeginLoop,
@@ -91,7 +91,8 @@ class Session:
         self.role: Role = self._role
         self.rank: int = self.role.rank
         self.world_size: int = self.role.world_size
-        self.record: CallRecord = CallRecord(record_path(vault_dir, self.rank), create=True)
+        own = record_path(vault_dir, self.rank, os.getpid() if self.role.hot else 0)
+        self.record: CallRecord = CallRecord(own, create=True)
         self.record.write_head(Head(pid=os.getpid(), generation=self.role.generation))
         offer_stacks(vault_dir)
 
@@ -149,6 +150,7 @@ class Session:
             self.changed.wait_for(lambda: self._plan is not None)
             assert self._plan is not None
             plan, self._plan = self._plan, None
+        record_counts(self.vault_dir, self.rank, os.getpid())
         os.environ.update(MASTER_ADDR=plan.store_host, MASTER_PORT=str(plan.store_port))  # the same on every rank
         return plan
 

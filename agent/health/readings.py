@@ -1,7 +1,9 @@
 """How the machine is doing, for the heartbeat."""
 
 import os
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -45,3 +47,12 @@ def rss_bytes(pid: int) -> int:
             return int(file.read().split()[1]) * _PAGE_BYTES
     except OSError:
         return 0
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Returns how much memory the process has that is of no file, what it shares since a fork included; 0 when it has ended."""
+    try:
+        found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deadpool.cli.commands.ended import EndedJob
-from deadpool.cli.doctor.checks import Finding, Level
+from deadpool.cli.doctor.checks import Finding, Level, hot_text
 from deadpool.cli.holdings import NOT_YET, JobHoldings
 from deadpool.cli.launcher.console import describe
 from deadpool.cli.places import place
@@ -144,7 +144,7 @@ def _nodes(status: JobStatus) -> Table:
 def _node_row(node: NodeStatus) -> tuple[str, ...]:
     """Returns the node's cells; those of its ranks have a line for each."""
     ranks = ["\n".join(each) for each in zip(*[(str(r.rank), str(r.pid), _step(r.step)) for r in node.ranks], strict=True)]
-    role = f"{node.role}, hot for {', '.join(map(str, node.hot_ranks))}" if node.hot_ranks else node.role
+    role = f"{node.role}, hot for {hot_text(node)}" if node.hot_ranks else node.role
     cells = (node.node_id, role, *(ranks or [""] * 3))
     if node.role == "lost":
         return cells

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from deadpool.host.sizes import size_text
+from deadpool.proto.messages.status import NodeStatus
 from deadpool.proto.vault.layout import SLOT_NAMES, snapshot_slots
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -41,6 +43,7 @@ class DoctorPlan:
     """The job that is meant. `state_bytes`: of one rank: parameters, optimizer and the rest; 0: not known.
 
     `unique_bytes`: of it, what no other rank holds: that is replicated. `port`: the supervisor's, 0: any.
+    `hot_spares`: they are kept hot. `hot_standins`: on each node that trains.
     """
 
     world_size: int = 1
@@ -51,6 +54,8 @@ class DoctorPlan:
     checkpoints: bool = False
     verify_every: int = 0
     port: int = 0
+    hot_spares: bool = False
+    hot_standins: int = 0
 
     @property
     def shm_bytes(self) -> int:
@@ -76,6 +81,7 @@ class Machine:
     gpu_devices: int = 0  # that the kernel shows
     torch: Mapping[str, Any] = field(default_factory=dict)  # what the ranks' interpreter says
     mpi: Sequence[str] = ()
+    memory_free_bytes: int = 0
 
 
 def machine_findings(machine: Machine, plan: DoctorPlan) -> Iterator[Finding]:
@@ -85,6 +91,8 @@ def machine_findings(machine: Machine, plan: DoctorPlan) -> Iterator[Finding]:
     yield ports(machine, plan)
     yield gpus(machine, plan)
     yield mpi(machine)
+    if plan.hot_spares or plan.hot_standins:
+        yield hot(machine, plan)
 
 
 def shm(machine: Machine, plan: DoctorPlan) -> Finding:
@@ -168,6 +176,28 @@ def gpus(machine: Machine, plan: DoctorPlan) -> Finding:
 def mpi(machine: Machine) -> Finding:
     """MPI is one way for replicas to travel; without it they go by TCP."""
     return Finding(check="MPI", level=Level.OK, found="; ".join(machine.mpi) or "none: replicas travel by TCP")
+
+
+def hot(machine: Machine, plan: DoctorPlan) -> Finding:
+    """What a stand-in that is hot takes: a rank's memory once more, wherever that rank has it."""
+    spare, member = plan.nproc_per_node * plan.hot_spares, min(plan.hot_standins, plan.nproc_per_node)
+    names = [f"{spare} on a spare"] * bool(spare) + [f"{member} on each node that trains"] * bool(member)
+    found = f"hot stand-ins: {', '.join(names)}; each takes a rank's parameters, optimizer, gradients and activations once more"
+    if not plan.state_bytes:
+        return Finding(check="memory", level=Level.OK, found=found, advice="give --state-size to compare it with the machine")
+    needed, free = max(spare, member) * plan.state_bytes, machine.memory_free_bytes
+    found += f": {_size(needed)} or more at a node, {_size(free)} of the host are free"
+    if machine.gpu_devices:
+        advice = "those of a node that trains share the GPU with the ranks: leave room for them" if member else ""
+        return Finding(check="memory", level=Level.OK, found=f"{found} (and what is on GPUs, there)", advice=advice)
+    level = Level.FAIL if needed > free else Level.WARN if 2 * needed > free else Level.OK
+    return Finding(check="memory", level=level, found=found, advice="" if level is Level.OK else "keep fewer of them hot")
+
+
+def hot_text(node: NodeStatus) -> str:
+    """Returns for which ranks this node has hot stand-ins, and what memory they have to themselves."""
+    device = f", {size_text(node.hot_device_bytes)} of GPUs" if node.hot_device_bytes else ""
+    return f"{', '.join(map(str, node.hot_ranks))} ({size_text(node.hot_bytes)}{device})"
 
 
 def clock(node: str, ahead_s: float, uncertain_s: float = 0.0) -> Finding:

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 
 from deadpool.cli.doctor import checks, probes, throughput
-from deadpool.cli.doctor.checks import DoctorPlan, Finding, Level, Machine
+from deadpool.cli.doctor.checks import DoctorPlan, Finding, Level, Machine, hot_text
 from deadpool.cli.nodes.ssh import failure, output_of, ssh_command
 from deadpool.host.addresses import interface_address
 from deadpool.host.errors import ConfigError, DeadpoolError
-from deadpool.proto.config import JobConfig
+from deadpool.proto.config import JobConfig, Readiness
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.secret import make_token
 
@@ -55,6 +55,8 @@ def preflight(config: JobConfig, *, port: int | None, interface: str | None, say
         checkpoints=bool(config.checkpoint_dir),
         verify_every=config.verify_every,
         port=port or 0,
+        hot_spares=config.spare_readiness is Readiness.HOT and config.spares > 0,
+        hot_standins=config.hot_standins,
     )
     findings = examine(plan, python=config.python, interface=interface)
     for each in findings:
@@ -95,6 +97,8 @@ def _job(job: JobStatus) -> Iterator[Finding]:
         if node.role == "lost":
             continue
         yield checks.clock(node.node_id, node.clock_ahead_s)
+        if node.hot_ranks:
+            yield Finding(check="memory", level=Level.OK, found=f"hot for {hot_text(node)}", node=node.node_id)
         for trouble in node.troubles:
             yield Finding(check="node", level=Level.WARN, found=trouble, advice="see deadpool events", node=node.node_id)
     if job.unprotected:

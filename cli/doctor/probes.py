@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from deadpool.cli.doctor.checks import Machine
 from deadpool.host.disk import free_bytes
 from deadpool.host.ports import why_taken
@@ -49,6 +51,7 @@ def this_machine(*, port: int, python: str) -> Machine:
         gpu_devices=len(list(Path("/dev").glob("nvidia[0-9]*"))),
         torch=_torch(python),
         mpi=_mpi(),
+        memory_free_bytes=psutil.virtual_memory().available,
     )
 
 

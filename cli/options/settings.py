@@ -52,6 +52,10 @@ FAILURES_AND_TIMEOUTS = (
             help="How far a spare is before it is needed. cold: it has imported torch. warm: it has run the script up to join(). "
                  "hot: it has also built and rehearsed the ranks of the node that is likeliest to fail, which then waits for no "
                  "construction. Costs the memory of those ranks, and the script runs beside itself: see docs/spares.md."),
+    Setting(field="hot_standins", name="hot-standins", **_NUMBER,
+            help="On each node that trains, so many of its own ranks are built and rehearsed a second time, for a process that "
+                 "is lost: it then waits for no construction. Each takes a rank's memory, of the same GPU too: see "
+                 "docs/spares.md."),
     Setting(field="verify_every", name="verify-every", **_STEPS,
             help="Every N steps, compare replicated state across its holders; a rank whose bytes differ is replaced and all go "
                  "back to the last state that was the same. 0: never. Smaller finds silent corruption sooner and costs more."),

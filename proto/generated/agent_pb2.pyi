@@ -156,7 +156,7 @@ class RankProgress(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., stopped: _Optional[bool] = ..., step_age_s: _Optional[float] = ..., stepped_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s", "until", "tokens", "reported", "sent_bytes", "received_bytes", "replicated_bytes", "metrics_port")
+    __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s", "until", "tokens", "reported", "sent_bytes", "received_bytes", "replicated_bytes", "metrics_port", "hot_bytes")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +173,7 @@ class Heartbeat(_message.Message):
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLICATED_BYTES_FIELD_NUMBER: _ClassVar[int]
     METRICS_PORT_FIELD_NUMBER: _ClassVar[int]
+    HOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     ranks: _containers.RepeatedCompositeFieldContainer[RankProgress]
     cpu_share: float
@@ -189,7 +190,8 @@ class Heartbeat(_message.Message):
     received_bytes: int
     replicated_bytes: int
     metrics_port: int
-    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ..., wall_s: _Optional[float] = ..., until: _Optional[int] = ..., tokens: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., replicated_bytes: _Optional[int] = ..., metrics_port: _Optional[int] = ...) -> None: ...
+    hot_bytes: int
+    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankProgress, _Mapping]]] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., obeyed: _Optional[int] = ..., wall_s: _Optional[float] = ..., until: _Optional[int] = ..., tokens: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., replicated_bytes: _Optional[int] = ..., metrics_port: _Optional[int] = ..., hot_bytes: _Optional[int] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("name", "value")
@@ -272,7 +274,7 @@ class Stopped(_message.Message):
     def __init__(self) -> None: ...
 
 class RankExited(_message.Message):
-    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail", "step", "commit_step", "yielded", "script_ended")
+    __slots__ = ("generation", "rank", "pid", "exit_code", "signal", "error", "log_tail", "step", "commit_step", "yielded", "script_ended", "hot")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +286,7 @@ class RankExited(_message.Message):
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     YIELDED_FIELD_NUMBER: _ClassVar[int]
     SCRIPT_ENDED_FIELD_NUMBER: _ClassVar[int]
+    HOT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     pid: int
@@ -295,7 +298,8 @@ class RankExited(_message.Message):
     commit_step: int
     yielded: int
     script_ended: bool
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., script_ended: _Optional[bool] = ...) -> None: ...
+    hot: bool
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., error: _Optional[str] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., script_ended: _Optional[bool] = ..., hot: _Optional[bool] = ...) -> None: ...
 
 class CheckpointWritten(_message.Message):
     __slots__ = ("step", "path", "error", "seconds")

@@ -93,14 +93,16 @@ class LaunchFailed(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RankJoined(_message.Message):
-    __slots__ = ("generation", "rank", "pid")
+    __slots__ = ("generation", "rank", "pid", "hot")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    HOT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     pid: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    hot: bool
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., hot: _Optional[bool] = ...) -> None: ...
 
 class RankBroken(_message.Message):
     __slots__ = ("generation", "rank", "error")
@@ -123,7 +125,7 @@ class RankRaised(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class RankPrepared(_message.Message):
-    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded", "outside", "earliest", "latest")
+    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded", "outside", "earliest", "latest", "hot", "device_bytes")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     LIVE_GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +135,8 @@ class RankPrepared(_message.Message):
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
+    HOT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     live_generation: int
@@ -142,7 +146,9 @@ class RankPrepared(_message.Message):
     outside: bool
     earliest: int
     latest: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ..., earliest: _Optional[int] = ..., latest: _Optional[int] = ...) -> None: ...
+    hot: bool
+    device_bytes: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ..., earliest: _Optional[int] = ..., latest: _Optional[int] = ..., hot: _Optional[bool] = ..., device_bytes: _Optional[int] = ...) -> None: ...
 
 class RankReformed(_message.Message):
     __slots__ = ("generation", "rank")

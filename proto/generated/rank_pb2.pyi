@@ -90,7 +90,7 @@ class Reserved(_message.Message):
     def __init__(self, error: _Optional[str] = ...) -> None: ...
 
 class Role(_message.Message):
-    __slots__ = ("generation", "rank", "local_rank", "world_size", "muted", "store_host", "store_port", "hint_step", "placement", "environment")
+    __slots__ = ("generation", "rank", "local_rank", "world_size", "muted", "store_host", "store_port", "hint_step", "placement", "environment", "hot")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class Role(_message.Message):
     HINT_STEP_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    HOT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     local_rank: int
@@ -118,7 +119,8 @@ class Role(_message.Message):
     hint_step: int
     placement: _common_pb2.Placement
     environment: _containers.ScalarMap[str, str]
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., muted: _Optional[bool] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., hint_step: _Optional[int] = ..., placement: _Optional[_Union[_common_pb2.Placement, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    hot: bool
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., muted: _Optional[bool] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., hint_step: _Optional[int] = ..., placement: _Optional[_Union[_common_pb2.Placement, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., hot: _Optional[bool] = ...) -> None: ...
 
 class InjectFailure(_message.Message):
     __slots__ = ("kind",)

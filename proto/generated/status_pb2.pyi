@@ -27,7 +27,7 @@ class RankStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., step_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks", "gpu_busy_share", "gpu_memory_share", "sent_bytes_per_s", "received_bytes_per_s", "replicated_bytes_per_s", "metrics_port")
+    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks", "gpu_busy_share", "gpu_memory_share", "sent_bytes_per_s", "received_bytes_per_s", "replicated_bytes_per_s", "metrics_port", "hot_bytes", "hot_device_bytes")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,8 @@ class NodeStatus(_message.Message):
     RECEIVED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     REPLICATED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     METRICS_PORT_FIELD_NUMBER: _ClassVar[int]
+    HOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOT_DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     index: int
     role: str
@@ -68,7 +70,9 @@ class NodeStatus(_message.Message):
     received_bytes_per_s: float
     replicated_bytes_per_s: float
     metrics_port: int
-    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ..., hot_ranks: _Optional[_Iterable[int]] = ..., gpu_busy_share: _Optional[float] = ..., gpu_memory_share: _Optional[float] = ..., sent_bytes_per_s: _Optional[float] = ..., received_bytes_per_s: _Optional[float] = ..., replicated_bytes_per_s: _Optional[float] = ..., metrics_port: _Optional[int] = ...) -> None: ...
+    hot_bytes: int
+    hot_device_bytes: int
+    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ..., hot_ranks: _Optional[_Iterable[int]] = ..., gpu_busy_share: _Optional[float] = ..., gpu_memory_share: _Optional[float] = ..., sent_bytes_per_s: _Optional[float] = ..., received_bytes_per_s: _Optional[float] = ..., replicated_bytes_per_s: _Optional[float] = ..., metrics_port: _Optional[int] = ..., hot_bytes: _Optional[int] = ..., hot_device_bytes: _Optional[int] = ...) -> None: ...
 
 class PhaseTimes(_message.Message):
     __slots__ = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")

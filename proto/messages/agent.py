@@ -106,6 +106,7 @@ class Heartbeat:
     received_bytes: int = 0
     replicated_bytes: int = 0
     metrics_port: int = 0  # as in NodeStatus
+    hot_bytes: int = 0  # of this machine's memory, what the hot stand-ins here have to themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,8 @@ class RankExited:
     `signal`: its number, 0 when none. `error`: the traceback of an uncaught exception, "" when there was none.
     `log_tail`: the last lines of its log. `step`, `commit_step`: from its call record, which outlives it: the step that was in
     progress and the newest commit that it knew of. `yielded`: as in RankPrepared, from there too. `script_ended`: the script had
-    ended by itself, without an error, and the process was exiting when it ended (perhaps by a signal).
+    ended by itself, without an error, and the process was exiting when it ended (perhaps by a signal). `hot`: as in RankJoined;
+    `generation` is then that in which it was ordered.
     """
 
     generation: int
@@ -160,6 +162,7 @@ class RankExited:
     commit_step: int = NO_STEP
     yielded: int = NO_STEP
     script_ended: bool = False
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

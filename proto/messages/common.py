@@ -97,11 +97,12 @@ class LaunchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankJoined:
-    """The rank called deadpool.join(): the job has hooks."""
+    """The rank called deadpool.join(): the job has hooks. `hot`: it is another process' rank, this is a hot stand-in of it."""
 
     generation: int
     rank: int
     pid: int
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,8 @@ class RankPrepared:
     which a call of a broken generation returned is void, so its step does not count. NO_STEP when this process does not know (a
     joiner that has not resumed yet). `outside`: it is not out of its step: its script waits in the loop body for a call of the
     broken generation, which will not return; the process is to be replaced. `earliest`, `latest`: the script can go on from the
-    states of these steps only, being in the loop that has them (`latest`: NO_STEP, not known).
+    states of these steps only, being in the loop that has them (`latest`: NO_STEP, not known). `hot`: as in RankJoined.
+    `device_bytes`: of a joiner: what torch has taken of its GPU's memory.
     """
 
     generation: int
@@ -146,6 +148,8 @@ class RankPrepared:
     outside: bool = False
     earliest: int = 0
     latest: int = NO_STEP
+    hot: bool = False
+    device_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

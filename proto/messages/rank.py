@@ -60,7 +60,7 @@ class Role:
     """Who the process is from now on: answer to Register, immediately or (stand-in) when a rank needs a process.
 
     `environment`: torchrun's variables. `muted`: construct with muted groups and rehearse (a joiner). For the first start
-    store_host/port name the generation's store; a joiner gets them with Reform.
+    store_host/port name the generation's store; a joiner gets them with Reform. `hot`: another process plays the rank for now.
     """
 
     generation: int
@@ -73,6 +73,7 @@ class Role:
     hint_step: int
     placement: Placement
     environment: dict[str, str] = field(default_factory=dict)
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

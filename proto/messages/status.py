@@ -29,7 +29,8 @@ class NodeStatus:
     """`role`: member | draining (its ranks will move as soon as a spare is hot for them) | spare | drained (a person wants it
     free) | faulty (alive, but not trusted with ranks) | lost.
 
-    `heartbeat_age_s`: seconds since the last heartbeat. `hot_ranks`: those for which a stand-in waits hot on this spare.
+    `heartbeat_age_s`: seconds since the last heartbeat. `hot_ranks`: those for which a stand-in waits hot on this node;
+    `hot_bytes`, `hot_device_bytes`: the memory of the host, and of GPUs, that such stand-ins have to themselves.
     `gpu_busy_share`, `gpu_memory_share`: of its busiest and fullest GPU; -1 where there is none, or the extra `nvml` is missing.
     `sent_bytes_per_s` and `received_bytes_per_s` are the machine's, `replicated_bytes_per_s` its ranks'.
     """
@@ -56,6 +57,8 @@ class NodeStatus:
     received_bytes_per_s: float = 0.0
     replicated_bytes_per_s: float = 0.0
     metrics_port: int = 0  # where its agent serves metrics, at `host`; 0: it does not
+    hot_bytes: int = 0
+    hot_device_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

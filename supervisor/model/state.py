@@ -15,7 +15,7 @@ from deadpool.supervisor.model.account import TimeAccount
 from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
 from deadpool.supervisor.model.drill import Drill
 from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark, Leaver
-from deadpool.supervisor.model.hot import HotSpare, Swap
+from deadpool.supervisor.model.hot import HotNode, Swap
 from deadpool.supervisor.model.inquiry import Inquiry
 from deadpool.supervisor.model.lineage import Sent
 from deadpool.supervisor.model.membership import Rank, Roster
@@ -70,8 +70,8 @@ class RecoveryState:
     until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation; `holders_lost`: those of them that
     were lost while the ranks were out of their loops, and needed none. `fruitless`: recoveries since the
     last new commit; `fruitful_step`: the newest commit when it was last set back. `restarts`: of an unhooked job.
-    `store`: the newest one that the job has had. `hot`: by spare. `swaps`: by the node whose ranks are to move.
-    `not_hot`: spares that have failed to get so, and are not asked again.
+    `store`: the newest one that the job has had. `hot`: by spare; `hot_members`: by the node that has those ranks itself.
+    `swaps`: by the node whose ranks are to move. `not_hot`: nodes that have failed to get so, and are not asked again.
     """
 
     attempt: RecoveryAttempt | None = None
@@ -87,7 +87,8 @@ class RecoveryState:
     fruitful_step: int = NO_STEP
     store_failures: int = 0
     store: StoreOpened | None = None
-    hot: dict[str, HotSpare] = field(default_factory=dict)
+    hot: dict[str, HotNode] = field(default_factory=dict)
+    hot_members: dict[str, HotNode] = field(default_factory=dict)
     swaps: dict[str, Swap] = field(default_factory=dict)
     not_hot: set[str] = field(default_factory=set)
 

@@ -130,6 +130,10 @@ def _recovery(state: JobState) -> Iterator[str]:
             yield f"{node_id} is hot for seat {hot.seat}, and is {nodes[node_id].role}"
         if tuple(rank.rank for rank in state.roster.of_seat(hot.seat)) != hot.ranks:
             yield f"{node_id} is hot for ranks {hot.ranks} of seat {hot.seat}"
+    for node_id, hot in recovery.hot_members.items():
+        own = {rank.rank for rank in state.roster.of_node(node_id)}
+        if not (hot.ranks and own >= set(hot.ranks)):
+            yield f"{node_id} has ranks {own}, and is hot for {hot.ranks} of its own"
     if len({hot.seat for hot in recovery.hot.values()}) < len(recovery.hot):
         yield f"two spares are hot for one seat: {recovery.hot}"
     if not recovery.swaps.keys() <= set(state.roster.seats):

@@ -1,6 +1,6 @@
 """A node is wanted for something else: its ranks move to a spare, though nothing has failed. Over JobState.
 
-First the spare gets hot for its seat, while all train on (hot_spares.py); the drain waits for that as a planned swap. Then the
+First the spare gets hot for its seat, while all train on (hot_nodes.py); the drain waits for that as a planned swap. Then the
 node's processes run to the boundary of their step like all others, so that their state of that step is in its vault, where their
 successors get it; then they end. The node serves its vault on, gets no ranks, and keeps no replicas: it can be switched off once
 the new generation has committed a step.
@@ -13,7 +13,7 @@ from deadpool.supervisor.model.hot import Swap
 from deadpool.supervisor.model.membership import Node, NodeRole, choose_spare
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
-from deadpool.supervisor.recovery import drained_ranks, hot_spares, protocol
+from deadpool.supervisor.recovery import drained_ranks, hot_nodes, protocol
 from deadpool.supervisor.recovery.planning import plan_if_ready
 
 
@@ -75,7 +75,7 @@ def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
         return  # soon there is something from which a joiner learns what its rank has seen
     spare, why = _free_spare(state, swap)
     if spare is not None:
-        hot_spares.begin(state, spare, seat, now_s=now_s)
+        hot_nodes.begin(state, spare, seat, now_s=now_s)
     else:
         del recovery.swaps[node_id]
         state.note("drain_undone", node=node_id, reason=why)

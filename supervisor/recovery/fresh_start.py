@@ -42,6 +42,7 @@ def _forget_states(state: JobState) -> None:
     """What the vaults hold is of a dead branch now; to be back at the newest checkpoint is no progress."""
     recovery = state.recovery
     recovery.branch(generation=state.generation, resume_step=NO_STEP)
+    recovery.hot_members.clear()  # they end with the ranks
     state.progress.gone_back(NO_STEP)
     recovery.fruitful_step = min(recovery.fruitful_step, max(0, state.protection.checkpoint_step))
 

@@ -53,6 +53,7 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
     attempt = state.recovery.attempt
     assert attempt is not None
     state.recovery.hot.pop(node_id, None)  # its hot stand-ins are the joiners now
+    state.recovery.hot_members.pop(node_id, None)  # those for other ranks are counted again once all run
     for rank in absent:
         state.roster.give_process(rank, generation=state.generation, now_s=now_s, joining=True)
         attempt.behind[Stage.QUIESCE].add(rank.rank)
@@ -87,7 +88,8 @@ def warm_up(state: JobState, node_id: str) -> None:
     role, config = state.roster.nodes[node_id].role, state.config
     if state.hooked and role in (NodeRole.MEMBER, NodeRole.SPARE):
         spares = {Readiness.COLD: 0, Readiness.WARM: config.nproc_per_node, Readiness.HOT: 2 * config.nproc_per_node}
-        state.send(node_id, WarmUp(standins=1 if role is NodeRole.MEMBER else spares[config.spare_readiness]))
+        of_member = 1 + min(config.hot_standins, config.nproc_per_node)
+        state.send(node_id, WarmUp(standins=of_member if role is NodeRole.MEMBER else spares[config.spare_readiness]))
 
 
 def holders_of(placements: Iterable[tuple[str, tuple[Placement, ...]]]) -> frozenset[str]:

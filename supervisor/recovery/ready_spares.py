@@ -1,7 +1,8 @@
-"""How ready each spare is, after every event. Over JobState.
+"""How ready each node is for what may fail, after every event. Over JobState.
 
 Planned swaps go on. With `--spare-readiness hot` spares are kept hot, each for another seat, so that so many spares cover so many
-seats: first those whose node has bad readings, then those whose node has failed before, then the others in their order.
+seats: first those whose node has bad readings, then those whose node has failed before, then the others in their order. With
+`--hot-standins` each member keeps hot stand-ins for its own ranks: first for those that have failed before.
 """
 
 from deadpool.proto.config import Readiness
@@ -9,7 +10,7 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
-from deadpool.supervisor.recovery import hot_spares
+from deadpool.supervisor.recovery import hot_nodes
 from deadpool.supervisor.recovery.drain import swaps_go_on
 
 
@@ -30,26 +31,32 @@ def settle(state: JobState, *, now_s: float) -> None:
     """What follows from the present state for spares and planned swaps; nothing, most of the time."""
     recovery, roster = state.recovery, state.roster
     keep_hot = state.config.spare_readiness is Readiness.HOT
-    if not (keep_hot or recovery.hot or recovery.swaps):
+    if not (keep_hot or recovery.hot or recovery.swaps or state.config.hot_standins):
         return
     if state.phase is Phase.END:
         recovery.hot.clear()
+        recovery.hot_members.clear()
         recovery.swaps.clear()
     for node_id in [each for each in recovery.swaps if each not in roster.seats]:
         del recovery.swaps[node_id]  # it has no ranks any more, for whatever reason
     swapped = {roster.seats.index(node_id) for node_id in recovery.swaps}
     for node_id, hot in list(recovery.hot.items()):
         if roster.nodes[node_id].role is not NodeRole.SPARE or not (keep_hot or hot.seat in swapped):
-            hot_spares.let_go(state, node_id)
+            hot_nodes.let_go(state, node_id)
     swaps_go_on(state, now_s=now_s)
-    if keep_hot and state.hooked and state.phase is Phase.RUN and state.progress.commit_step != NO_STEP:
-        _keep_hot(state, now_s=now_s)
+    for node_id in [each for each in recovery.hot_members if each not in roster.seats]:
+        hot_nodes.let_go(state, node_id)
+    if state.hooked and state.phase is Phase.RUN and state.progress.commit_step != NO_STEP:
+        if keep_hot:
+            _keep_hot(state, now_s=now_s)
+        if state.config.hot_standins:
+            _keep_members_hot(state, now_s=now_s)
 
 
 def _keep_hot(state: JobState, *, now_s: float) -> None:
     recovery, roster = state.recovery, state.roster
     spares = [node.node_id for node in roster.spares()]
-    recovery.not_hot &= set(spares)
+    recovery.not_hot &= set(spares) | set(roster.seats)
     free = [node_id for node_id in spares if node_id not in recovery.hot.keys() | recovery.not_hot]
     if not (free or state.failures.unwell):
         return
@@ -58,7 +65,18 @@ def _keep_hot(state: JobState, *, now_s: float) -> None:
         spare = free.pop(0) if free else _less_needed(state, seat)
         if spare is None:
             return
-        hot_spares.begin(state, spare, seat, now_s=now_s)
+        hot_nodes.begin(state, spare, seat, now_s=now_s)
+
+
+def _keep_members_hot(state: JobState, *, now_s: float) -> None:
+    recovery, roster = state.recovery, state.roster
+    if len(recovery.hot_members) + sum(node_id in roster.seats for node_id in recovery.not_hot) >= len(roster.seats):
+        return
+    for node in roster.members():
+        if node.node_id not in recovery.hot_members.keys() | recovery.not_hot:
+            ranks = [rank.rank for rank in roster.of_node(node.node_id)]
+            ranks.sort(key=lambda rank: (-sum(rank in record.ranks for record in recovery.records), rank))
+            hot_nodes.begin_on_member(state, node.node_id, ranks[: state.config.hot_standins], now_s=now_s)
 
 
 def _less_needed(state: JobState, seat: int) -> str | None:

@@ -8,6 +8,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection.protection import unprotected
+from deadpool.supervisor.recovery.hot_nodes import hot_of
 from deadpool.supervisor.report.pulse import NodePulse, Pulse
 
 _WAITED_FOR = {
@@ -83,7 +84,7 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment
     ]
     rates = pulse.nodes.get(node.node_id, NodePulse()) if node.live else NodePulse()
     readings = {each.name: each.value for each in heartbeat.readings}
-    hot = state.recovery.hot.get(node.node_id)
+    hot = hot_of(state, node.node_id)
     return NodeStatus(
         node_id=node.node_id,
         index=node.index,
@@ -105,6 +106,8 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment
         received_bytes_per_s=rates.per_s("received_bytes"),
         replicated_bytes_per_s=rates.per_s("replicated_bytes"),
         metrics_port=heartbeat.metrics_port,
+        hot_bytes=heartbeat.hot_bytes,
+        hot_device_bytes=sum(hot.rehearsed.values()) if hot is not None else 0,
     )
 
 

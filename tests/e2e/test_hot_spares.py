@@ -1,4 +1,4 @@
-"""A spare has built and rehearsed a node's ranks before that node fails: its stand-ins go on in their place, to the bit."""
+"""Ranks that were built and rehearsed a second time, before they are lost: hot stand-ins go on in their place, to the bit."""
 
 from pathlib import Path
 from typing import Any
@@ -17,24 +17,39 @@ def start(launcher: Launcher, *options: str) -> Job:
     return launcher.start(*nodes, *options, SCRIPT, "--steps", "400", "--step-s", "0.2", "--grows-at", "3", "--grows-by", "64")
 
 
-def event(job: Job, name: str) -> dict[str, Any]:
-    return until(lambda: [each for each in job.events() if each["event"] == name], 60, name)[0]
+def events(job: Job, name: str, count: int = 1) -> list[dict[str, Any]]:
+    """Waits until there are so many of that name, and returns them."""
+
+    def found() -> list[dict[str, Any]]:
+        return [each for each in job.events() if each["event"] == name]
+
+    return until(lambda: found() if len(found()) >= count else [], 60, f"{count} times {name}")
 
 
-def test_a_hot_spare_takes_the_seat_that_it_is_hot_for(launcher: Launcher) -> None:
+def test_a_lost_rank_and_a_lost_node_find_their_ranks_hot(launcher: Launcher) -> None:
     unbroken = start(launcher)
     hurry(unbroken)
     reference = finished(unbroken)
 
-    job = start(launcher, "--spare-readiness", "hot")
-    assert event(job, "is_hot")["ranks"] == [0]
-    (spare,) = [node for node in job.status()["nodes"] if node["role"] == "spare"]
-    assert spare["hot_ranks"] == [0]
+    job = start(launcher, "--spare-readiness", "hot", "--hot-standins", "1")
+    hot = {(each["node"], tuple(each["ranks"])) for each in events(job, "is_hot", 3)}
+    nodes = {node["node_id"]: node for node in job.status()["nodes"]}
+    (spare,) = [name for name, node in nodes.items() if node["role"] == "spare"]
+    (home,) = [name for name, node in nodes.items() if [each["rank"] for each in node["ranks"]] == [1]]
+    assert {(spare, (0,)), (home, (1,))} < hot
+    assert nodes[spare]["hot_ranks"] == [0]
+    assert until(lambda: {each["node_id"]: each["hot_bytes"] for each in job.status()["nodes"]}[home], 20, "memory said") > 0
+
+    assert job.ask("inject", "kill-rank", "1").returncode == 0
+    (lost_rank,) = events(job, "recovered")
+    assert lost_rank["ranks"] == [1]
+    assert not lost_rank["spare"]
+    events(job, "is_hot", 4)  # another stand-in, for the next time
+
     assert job.ask("inject", "kill-node", "0").returncode == 0
-    assert event(job, "recovered")["spare"] == spare["node_id"]
-    assert event(job, "spare_chosen")["reason"] == f"{spare['node_id']} is hot for this seat"
+    assert events(job, "recovered", 2)[1]["spare"] == spare
+    assert events(job, "spare_chosen")[0]["reason"] == f"{spare} is hot for this seat"
     hurry(job)
     broken = finished(job)
     broken.assert_same_as(reference)
     assert broken.summary["committed_steps_lost"] == 0
-    print(f"recovered in {broken.summary['recoveries'][0]['total_s']:.2f} s: {broken.summary['recoveries'][0]['phases_s']}")

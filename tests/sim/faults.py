@@ -8,6 +8,7 @@ from sim.rank import SimRank
 from sim.supervisor import SimSupervisor
 
 from deadpool.proto.messages import NO_STEP, Reading
+from deadpool.supervisor.model.state import RecoveryState
 from deadpool.trainer_hooks.protocol import RankPhase
 
 SICK = Reading(name="gpu_ecc_uncorrected", value=1.0)
@@ -45,6 +46,7 @@ class Faults:
             self._drain,
             self._drain_and_more,
             self._drain_and_more,
+            self._kill_covered,
         ]
 
     def boot(self, index: int) -> None:
@@ -218,16 +220,31 @@ class Faults:
                 self._log(f"kill a hot stand-in on {node.node_id}")
                 node.process_dies(number)
 
+    def _kill_covered(self) -> None:
+        """A rank dies for which a stand-in on its node is hot, or gets so; at times that one a moment before or after it."""
+        covered = [(node_id, rank) for node_id, hot in self._recovery.hot_members.items() for rank in hot.ranks]
+        if covered:
+            node_id, rank = self.world.random.choice(covered)
+            core = self.supervisor.nodes[node_id].core
+            for process in (core.ranks().get(rank), core.hot_standins().get(rank)):
+                if process is not None and (not process.hot or self.world.chance(0.3)):
+                    self._log(f"kill {'the hot stand-in of ' if process.hot else ''}rank {rank} on {node_id}")
+                    self.world.at(self.world.between(0, 0.1), self.supervisor.nodes[node_id].process_dies, process.number)
+
     def _lose_hot(self) -> None:
         for node in self._hot_nodes():
             self._lose(node)
 
     def _lose_swapped(self) -> None:
-        for node_id in list(self.supervisor.job.state.recovery.swaps):
+        for node_id in list(self._recovery.swaps):
             self._lose(self.supervisor.nodes[node_id])
 
     def _hot_nodes(self) -> list[SimNode]:
-        return [self.supervisor.nodes[node_id] for node_id in self.supervisor.job.state.recovery.hot]
+        return [self.supervisor.nodes[node_id] for node_id in (*self._recovery.hot, *self._recovery.hot_members)]
+
+    @property
+    def _recovery(self) -> RecoveryState:
+        return self.supervisor.job.state.recovery
 
     def _undo_drain(self, node_id: str) -> None:
         self.supervisor.drain(node_id, undo=True)

@@ -54,6 +54,7 @@ class Run:
             checkpoint_every=shape.choice([0, 0, 2]),
             checkpoint_dir="shared",
             spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
+            hot_standins=random.Random(f"hot {seed}").choice([0, 0, 1, 2]),
         )
         self.until = shape.randint(4, 10)
         ends = sorted(random.Random(f"loops {seed}").sample(range(1, self.until), random.Random(seed).choice([0, 0, 1, 2])))

@@ -42,6 +42,7 @@ READS_A_SHIPPED_TABLE = {"supervisor.failures.rules"}  # always the same one
 VALUES = {  # modules that also act, of which pure ones take values and functions over values
     "agent.processes.environment",
     "host.errors",
+    "host.sizes",
     "proto.call_record",
     "proto.terms",
     "proto.vault.layout",

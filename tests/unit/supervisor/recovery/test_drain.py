@@ -30,9 +30,12 @@ def rehearse(scene: Scene, node: int = 2, ranks: tuple[int, ...] = (2, 3)) -> No
     """The spare's stand-ins construct and rehearse; with the last one it is hot."""
     generation = scene.state.generation
     for rank in ranks:
-        scene.say(node, messages.RankJoined(generation=generation, rank=rank, pid=2000 + 100 * node + rank))
+        scene.say(node, messages.RankJoined(generation=generation, rank=rank, pid=2000 + 100 * node + rank, hot=True))
     for rank in ranks:
-        scene.say(node, messages.RankPrepared(generation=generation, rank=rank, live_generation=0, live_step=-1, commit_step=-1))
+        prepared = messages.RankPrepared(
+            generation=generation, rank=rank, live_generation=0, live_step=-1, commit_step=-1, hot=True
+        )
+        scene.say(node, prepared)
 
 
 def drain(scene: Scene) -> None:
@@ -190,7 +193,7 @@ def test_all_train_on_while_the_spare_gets_hot() -> None:
     assert (scene.state.phase, scene.state.generation) == (Phase.RECOVER, 2)
     assert scene.state.roster.seats == ["node0", "node2"]
     assert [(rank.pid, rank.since, rank.joining) for rank in scene.state.roster.ranks[2:]] == [(0, 2, True)] * 2
-    late = messages.RankExited(generation=1, rank=2, pid=2202, exit_code=137, signal=9)
+    late = messages.RankExited(generation=1, rank=2, pid=2202, exit_code=137, signal=9, hot=True)
     scene.say(2, late)
     assert scene.state.generation == 2, "it ended before it got the rank: its agent starts another one"
 
@@ -211,7 +214,7 @@ def test_a_spare_that_cannot_get_hot_is_passed_over_and_without_another_one_noth
     scene = training(spares=2)
     scene.drain("node1")
     rehearse(scene, ranks=(2,))
-    ended = messages.RankExited(generation=1, rank=3, pid=7, exit_code=1, log_tail="ValueError: no such file")
+    ended = messages.RankExited(generation=1, rank=3, pid=7, exit_code=1, log_tail="ValueError: no such file", hot=True)
     scene.forget()
     scene.say(2, ended)
     assert [(node, len(order.placements)) for node, order in scene.took(messages.Assign)] == [(2, 0), (3, 2)]

@@ -23,9 +23,9 @@ def roles(scene: Scene) -> dict[str, int]:
 def rehearse(scene: Scene, node: int) -> None:
     for rank in scene.state.recovery.hot[f"node{node}"].ranks:
         generation = scene.state.generation
-        scene.say(node, messages.RankJoined(generation=generation, rank=rank, pid=3000 + rank))
+        scene.say(node, messages.RankJoined(generation=generation, rank=rank, pid=3000 + rank, hot=True))
         prepared = messages.RankPrepared(
-            generation=generation, rank=rank, live_generation=0, live_step=NO_STEP, commit_step=NO_STEP
+            generation=generation, rank=rank, live_generation=0, live_step=NO_STEP, commit_step=NO_STEP, hot=True
         )
         scene.say(node, prepared)
 
@@ -87,7 +87,7 @@ def test_a_node_that_has_failed_before_comes_first_and_one_that_is_not_well_befo
 
 def test_one_that_cannot_get_hot_is_not_asked_again_and_takes_a_seat_as_a_warm_one() -> None:
     scene = training()
-    scene.say(2, messages.RankExited(generation=1, rank=0, pid=7, exit_code=1, log_tail="Address already in use"))
+    scene.say(2, messages.RankExited(generation=1, rank=0, pid=7, exit_code=1, log_tail="Address already in use", hot=True))
     assert not scene.state.recovery.hot
     scene.heartbeat(step=7, commit_step=6)
     assert len(scene.notes("gets_hot")) == 1
@@ -141,3 +141,68 @@ def test_the_loss_of_a_spare_says_how_many_are_left() -> None:
     scene.lose(3)
     scene.lose(1)
     assert [each.fields.get("spares_left") for each in scene.notes("node_lost")] == [1, None]
+
+
+# ------------------------------------------------------------ on members, for their own ranks
+
+
+def members_hot(scene: Scene) -> dict[str, tuple[int, ...]]:
+    return {node_id: hot.ranks for node_id, hot in scene.state.recovery.hot_members.items()}
+
+
+def with_standins(**options: object) -> Scene:
+    scene = Scene(hot_standins=1, **options)
+    scene.start()
+    scene.heartbeat(step=5, commit_step=4)
+    return scene
+
+
+def rehearse_on(scene: Scene, node: int) -> None:
+    for rank in scene.state.recovery.hot_members[f"node{node}"].ranks:
+        generation = scene.state.generation
+        scene.say(node, messages.RankJoined(generation=generation, rank=rank, pid=3000 + rank, hot=True))
+        prepared = messages.RankPrepared(
+            generation=generation, rank=rank, live_generation=0, live_step=NO_STEP, commit_step=NO_STEP, hot=True
+        )
+        scene.say(node, prepared)
+
+
+def test_each_member_has_a_stand_in_that_gets_hot_beside_the_rank() -> None:
+    scene = with_standins()
+    assert members_hot(scene) == {"node0": (0,), "node1": (2,)}
+    assert {node: order.standins for node, order in scene.took(messages.WarmUp)} == {0: 2, 1: 2, 2: 2}
+    pids = [rank.pid for rank in scene.state.roster.ranks]
+    rehearse_on(scene, 0)
+    assert [rank.pid for rank in scene.state.roster.ranks] == pids, "what a stand-in says is not about the rank's process"
+    assert scene.state.recovery.hot_members["node0"].ready
+
+
+def test_a_lost_rank_comes_back_in_it_and_next_time_that_rank_comes_first() -> None:
+    scene = with_standins()
+    rehearse_on(scene, 1)
+    scene.forget()
+    scene.killed(3)
+    assert [(node, order.hot, [each.rank for each in order.placements]) for node, order in scene.took(messages.Assign)] == [
+        (1, False, [3])
+    ]
+    scene.recover(step=4, survivors=[0, 1, 2], joiners=[3])
+    scene.bring_up(4)
+    assert scene.state.phase is Phase.RUN
+    assert members_hot(scene) == {"node0": (0,), "node1": (3,)}
+    rehearse_on(scene, 1)
+    scene.heartbeat(step=7, commit_step=6)
+    scene.forget()
+    scene.killed(3)
+    assert "node1" not in members_hot(scene), "it is the joiner"
+
+
+def test_one_that_ends_is_not_started_again_and_with_its_node_all_are_gone() -> None:
+    scene = with_standins()
+    scene.forget()
+    scene.say(0, messages.RankExited(generation=1, rank=0, pid=7, exit_code=1, log_tail="out of memory", hot=True))
+    assert scene.state.phase is Phase.RUN
+    assert [(node, order.hot, order.placements) for node, order in scene.took(messages.Assign)] == [(0, True, ())]
+    scene.heartbeat(step=7, commit_step=6)
+    assert members_hot(scene) == {"node1": (2,)}
+    scene.lose(1)
+    assert members_hot(scene) == {}
