@@ -44,6 +44,8 @@ STEADY_STEPS = 20  # before the injection: the median of their times is the step
 STATUS_EVERY_S = 0.3
 _HERE, _PORTS = "127.0.0.1", 1 << 16
 LEAD_STEPS = 5  # an injection is armed at least this long before it happens
+STEPS_AFTER = 20  # that are made, and compared, after a recovery; then the job is stopped
+_STOPPED = 143
 
 Result = dict[str, Any]
 
@@ -62,6 +64,17 @@ class Harness:
         self.limit_s = limit_s
         self.number = 0
         self.unbroken: dict[str, dict[tuple[int, int], str]] = {}  # losses, by family
+
+    def know(self, losses_of: dict[str, dict[str, str]]) -> None:
+        """These families were run unbroken before: the losses of each, by "step rank"."""
+        for name, by_step in losses_of.items():
+            self.unbroken[name] = {
+                (int(step), int(rank)): loss for (step, rank), loss in ((k.split(), v) for k, v in by_step.items())
+            }
+
+    def known(self) -> dict[str, dict[str, str]]:
+        """Returns what `know` takes."""
+        return {name: {f"{step} {rank}": loss for (step, rank), loss in found.items()} for name, found in self.unbroken.items()}
 
     def run(self, system: str, *, inject: bool) -> Result:
         """Returns what was measured. Without an injection its losses become the ones that later runs are compared with."""
@@ -85,11 +98,12 @@ class Harness:
         try:
             if inject:
                 step = self.arm(runtime / "deadpool" / "benchmark", OURS[system], watch, launched[0])
+                self.stop_after(runtime / "deadpool" / "benchmark", watch, launched[0])
             watch.until(lambda: False, timeout_s=self.limit_s, alive=launched[0].alive)
         finally:
             end(launched)
             shutil.rmtree(runtime)
-        if launched[0].process.returncode != 0:
+        if launched[0].process.returncode not in (0, _STOPPED if inject else 0):
             raise Failed(f"exit code {launched[0].process.returncode}\n{launched[0].tail()}")
         if not inject:
             return self.keep(family(system), watch)
@@ -137,6 +151,23 @@ class Harness:
         except DeadpoolError as error:
             raise Failed(f"{error}\n{launched.tail()}") from error
         return step
+
+    def stop_after(self, job: Path, watch: LossWatch, launched: Launched) -> None:
+        """Lets the job recover and make some more steps; the rest of the training would tell nothing new."""
+        try:
+            with client.connected(job) as supervisor:
+                status, asked_s = supervisor.status(), time.monotonic()
+
+                def enough() -> bool:
+                    nonlocal status, asked_s
+                    if time.monotonic() - asked_s > STATUS_EVERY_S:
+                        status, asked_s = supervisor.status(), time.monotonic()
+                    return bool(status.recoveries) and status.step >= status.recoveries[-1].resume_step + STEPS_AFTER
+
+                self.wait(watch, [launched], enough, "the training to go on")
+                supervisor.stop("measured")
+        except DeadpoolError as error:
+            raise Failed(f"{error}\n{launched.tail()}") from error
 
     def run_other(self, system: str, folder: Path, inject: bool) -> Result:
         """Kills one worker half a step after it has completed the step before, as DeadPool's injections do."""

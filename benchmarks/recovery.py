@@ -3,9 +3,13 @@
     python benchmarks/recovery.py --runs 5 > recovery.json
     python benchmarks/recovery.py --runs 5 --rivals --work build/rivals > recovery.json
 
+    python benchmarks/recovery.py --construction 5 --readiness --runs 1 --into figures.json    # again and again
+    python benchmarks/recovery.py --plot figures.json docs/recovery.svg
+
 Every system trains examples/train_gpt.py with the same sizes on four CPU ranks, and in the middle of the same step one failure
 is injected. The figure is the time from the kill until every rank has completed a step that was new. Systems take turns within
-one run of the benchmark, so that what else the machine does hits all of them. Progress goes to stderr, JSON to stdout.
+one run of the benchmark, so that what else the machine does hits all of them. Progress goes to stderr, JSON to stdout. With
+--into the runs are added to those that a file holds already, which are summed up together: it can be run in portions.
 
 deadpool-kill-node   two nodes of two ranks and a spare; one node is killed, agent and ranks at the same time
 deadpool-kill-rank   the same; one rank's process is killed
@@ -28,11 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine
 from benchmarks.harness import BY_DEFAULT, OURS, Harness, Result, family
+from benchmarks.plot import plot_recoveries
 from benchmarks.rivals.install import install
 from benchmarks.stats import rotated, summarize
 from benchmarks.systems import Training
 
 RIVALS = ("torchft", "nvrx")
+LAYERS = 6  # of a model whose size is given
 PHASES = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")
 
 
@@ -85,6 +91,11 @@ def parse_args() -> argparse.Namespace:
         metavar="SECONDS",
         help="added to building the model, in every system but the rivals",
     )
+    parser.add_argument(
+        "--model-params", type=int, metavar="N", help="a model with about so many parameters, on few tokens, in every system"
+    )
+    parser.add_argument("--into", type=Path, metavar="FILE", help="add the runs to those in this file, and sum all of them up")
+    parser.add_argument("--plot", type=Path, nargs=2, metavar=("FILE", "IMAGE"), help="draw what --into has gathered, and exit")
     parser.add_argument("--heartbeat-interval", type=float, default=1.0, metavar="SECONDS")
     parser.add_argument("--heartbeat-timeout", type=float, default=3.0, metavar="SECONDS")
     parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="a run that waits longer has failed")
@@ -94,6 +105,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> int:
     args = parse_args()
+    if args.plot:
+        plot_recoveries(json.loads(args.plot[0].read_text()), args.plot[1])
+        return 0
     known = [*OURS, "torchrun", *(RIVALS if args.rivals else ())]
     names = [name for name in known if name in BY_DEFAULT or name not in OURS or args.readiness]
     if unknown := set(args.only or ()) - set(known):
@@ -101,7 +115,7 @@ def main() -> int:
         return 2
     names = [name for name in known if name in (args.only or names)]
     training = Training(
-        steps=args.steps, injection_step=args.injection_step, options=tuple(args.options),
+        steps=args.steps, injection_step=args.injection_step, options=(*of_size(args.model_params), *args.options),
         heartbeat_interval_s=args.heartbeat_interval, heartbeat_timeout_s=args.heartbeat_timeout,
         construction_s=args.construction,
     )  # fmt: skip
@@ -112,22 +126,43 @@ def main() -> int:
             install(rival, work / rival, say)
     runs = Path(tempfile.mkdtemp(prefix="runs-", dir=work))
     report = {"benchmark": "recovery", "machine": machine.describe(), "training": dataclasses.asdict(training)}
-    print(json.dumps(report | measure_all(Harness(training, runs, work, args.limit), names, args.runs), indent=2))
+    harness = Harness(training, runs, work, args.limit)
+    before = json.loads(args.into.read_text()) if args.into and args.into.exists() else {}
+    if before and before["training"] != json.loads(json.dumps(report["training"])):
+        print(f"{args.into} is of another training: {before['training']}", file=sys.stderr)
+        return 2
+    harness.know(before.get("losses", {}))
+    report |= measure_all(harness, names, args.runs, before)
+    if args.into:
+        args.into.write_text(json.dumps(report | {"losses": harness.known()}))
+    print(json.dumps(report, indent=2))
     return 0
 
 
-def measure_all(harness: Harness, names: list[str], runs: int) -> dict[str, Any]:
-    """Returns the measurements: first each system unbroken, then `runs` rounds in which a failure is injected into each."""
-    unbroken = []
-    for name in {family(name): name for name in names}.values():
+def of_size(params: int | None) -> tuple[str, ...]:
+    """Returns train_gpt.py's options for a model with about so many parameters, and for steps that are short in spite of that."""
+    if params is None:
+        return ()
+    width = max(8, round((params / (12 * LAYERS)) ** 0.5 / 8) * 8)
+    return ("--layers", str(LAYERS), "--width", str(width), "--batch", "1", "--context", "32")
+
+
+def measure_all(harness: Harness, names: list[str], runs: int, before: dict[str, Any]) -> dict[str, Any]:
+    """Returns the measurements: first each system unbroken, then `runs` rounds in which a failure is injected into each.
+
+    `before`: an earlier report; its runs are among those that are summed up, and what was run unbroken then is not run again.
+    """
+    unbroken = list(before.get("unbroken", []))
+    for name in {family(name): name for name in names if family(name) not in harness.unbroken}.values():
         unbroken.append(harness.run(name, inject=False))
         say(f"{family(name)}, unbroken: {told(unbroken[-1])}")
-    results: list[Result] = []
+    results: list[Result] = list(before.get("raw", []))
+    names_before = [result["system"] for result in results]
     for turn in range(runs):
         for name in rotated(names, turn):
             results.append(harness.run(name, inject=True))
             say(f"{turn + 1}/{runs} {name}: {told(results[-1])}")
-    summaries = {name: summed_up(name, results) for name in names}
+    summaries = {name: summed_up(name, results) for name in dict.fromkeys([*names_before, *names])}
     return {"systems": summaries, "times_longer": ratios(summaries), "unbroken": unbroken, "raw": results}
 
 
