@@ -1,6 +1,6 @@
 """Values that can be written down and read back without running code: what becomes of everything that is not an item.
 
-`encode` returns a copy in types that `torch.load(weights_only=True)` reads. What is code (functions, classes) is no state and is
+`encode` returns a copy in types that metadata.py writes as bytes. What is code (functions, classes) is no state and is
 left out; what cannot be stored is left out too, and named. `decode` puts the live value in such places.
 """
 
