@@ -21,7 +21,7 @@ from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.proto.messages import NO_STEP, Endpoint
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import ReplicaSender
-from deadpool.trainer_hooks.protection.boundary import Boundary
+from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -87,7 +87,7 @@ class ProtectedRank:
         clients: list[ReplicaSender] = [VaultClient(endpoint, TOKEN) for endpoint in holders]
         self._again = Holders(clients, 1, self._cancelled)
         network = Network(
-            board=CommitBoard(store, rank=0, world_size=1, cancelled=self._cancelled),
+            board=CommitBoard(store, rank=0, world_size=1),
             holders=clients,
             exchange=Exchange(store, rank=0, world_size=1, node_id="rank", replicas=1, cancelled=self._cancelled),
             cancelled=self._cancelled,
@@ -103,12 +103,12 @@ class ProtectedRank:
         with torch.no_grad():
             for parameter in self.trained:
                 parameter.add_(1)
-        held = self.state.held()
+        captured = Captured(self.state.held())
         boundary = Boundary(
             state=StateId(generation=1, step=self.step),
-            held=held,
-            sources=[each.tensor for each in held],
-            versions=[each.tensor._version for each in held],
+            captured=captured,
+            sources=captured.sources(),
+            versions=captured.versions(),
             meta=self.state.capture_meta(),
         )
         self.step += 1

@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -72,7 +72,7 @@ class Item:
     peers: int = UNIQUE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """Where each item lies in a slot's data. `peer_sets[i]`: the other ranks that hold the same bytes, sorted.
 
@@ -120,6 +120,10 @@ class Layout:
 
     def unique_runs(self) -> list[tuple[int, int]]:
         """Returns the ranges [begin, end) of this data that, one after the other, are the replica's."""
+        return self._unique_runs
+
+    @cached_property
+    def _unique_runs(self) -> list[tuple[int, int]]:
         runs: list[tuple[int, int]] = []
         for item in self.items:
             begin, end = item.offset, item.offset + aligned(item.nbytes)

@@ -10,17 +10,16 @@ ranks have *parted*: all find out which items that are (peers.py), send them to 
 """
 
 import struct
-import threading
 from collections.abc import Iterable
 from enum import Enum
 
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.vault.layout import checksum
 from deadpool.proto.vault.together import Together
-from deadpool.trainer_hooks.store_wait import wait_for
 from deadpool.trainer_hooks.torch_internals import Store
 
 _ASKED = 1 << 32  # added to the count by the rank that wants a checkpoint of the state
+_OPEN = "open"
 _ROW = struct.Struct("<QQQ")  # a set's ranks (hashed), how many they are, what this one holds of it
 
 
@@ -58,14 +57,17 @@ class CommitBoard:
     `again`: of a state that is announced for the second time, because ranks have parted in it.
     """
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, cancelled: threading.Event) -> None:
-        self._store, self._rank, self._world_size, self._cancelled = store, rank, world_size, cancelled
+    def __init__(self, store: Store, *, rank: int, world_size: int) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self._announced: list[int] = []  # the last three states
 
     def announce(self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False) -> None:
         """This rank's S_step is protected, and it holds this `together` with others; `checkpoint`: it wants the state kept.
 
         UnavailableError: store gone.
         """
+        if step not in self._announced:
+            self._announced = [*self._announced[-2:], step]
         try:
             # overwritten with each state: nobody announces the next one before the verdict on this one is out
             self._store.set(self._said_by(self._rank), _said(together))  # type: ignore[arg-type]
@@ -77,8 +79,9 @@ class CommitBoard:
                 if have_parted(map(bytes, said)):
                     outcome = Outcome.PARTED
                 self._store.set(verdict_key(step, again=again), outcome.value)  # type: ignore[arg-type]
-                self._store.delete_key(f"commit/{step - 2}")
-                self._store.delete_key(verdict_key(step - 2))
+                for old in self._announced[:-2]:
+                    self._store.delete_key(f"commit/{old}")
+                    self._store.delete_key(verdict_key(old))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 
@@ -92,15 +95,10 @@ class CommitBoard:
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 
-    def wait(self, step: int, *, again: bool = False) -> Outcome | None:
-        """Returns what has become of S_step; None when the generation ended before that was known.
-
-        UnavailableError: store gone.
-        """
-        key = verdict_key(step, again=again)
-        if not wait_for(self._store, [key], self._cancelled):
-            return None
-        try:
-            return Outcome(bytes(self._store.get(key)))
+    def look(self, step: int, *, again: bool = False) -> Outcome | None:
+        """Returns what has become of S_step; None when that is not known yet. UnavailableError: store gone."""
+        try:  # one question to the store: a key that is not there answers with what was expected of it
+            found = bytes(self._store.compare_set(verdict_key(step, again=again), _OPEN, _OPEN))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
+        return None if found == _OPEN.encode() else Outcome(found)

@@ -11,7 +11,7 @@ from deadpool.proto.messages import NO_STEP, Placement, ProtectionChanged, Refor
 from deadpool.proto.vault.holdings import holdings
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
-from deadpool.trainer_hooks.protection.boundary import Boundary
+from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -43,6 +43,7 @@ class Protection:
         self.on = True
         self.boundary: Boundary | None = None
         self._compared: Boundary | None = None
+        self._captured: Captured | None = None
         self._local = Local(slots=self._reserved_slots, engine=engine, sharing=Sharing(), counters=Counters())
         self._session, self._state, self._engine = session, state, engine
         self._member = session.member
@@ -157,7 +158,7 @@ class Protection:
             return False
         slot = self.own_slots().find(live) if self._reserved else None
         try:
-            shared = {boundary.held[index].key: boundary.held[index].tensor for index in boundary.shared()}
+            shared = {boundary.held[index].key: boundary.held[index].tensor for index in boundary.shared}
             return slot is not None and slot.holds(shared, self._engine)
         except SnapshotError as error:
             log.warning("%s: the live state cannot be compared with it", error)
@@ -234,7 +235,7 @@ class Protection:
         if keeping.checkpoint_dir:
             checkpoints = CheckpointAgreement(store, world_size, self._becomes_checkpoint, self._nothing_is_pinned)
         return Network(
-            board=CommitBoard(store, rank=rank, world_size=world_size, cancelled=cancelled),
+            board=CommitBoard(store, rank=rank, world_size=world_size),
             holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
             exchange=Exchange(
                 store,
@@ -325,11 +326,13 @@ class Protection:
         self._engine.at_boundary()
         held, written = self._state.held(), self._local.outside_writes.keys
         meta = self._state.capture_meta()
+        if self._captured is None or not self._captured.is_of(held, written):
+            self._captured = Captured(held, written)
         self.boundary = Boundary(
             state=state,
-            held=held,
-            sources=[each.tensor.clone() if each.volatile or each.key in written else each.tensor for each in held],
-            versions=[each.tensor._version for each in held],
+            captured=self._captured,
+            sources=self._captured.sources(),
+            versions=self._captured.versions(),
             meta={**meta, OUTSIDE_WRITES: sorted(written)} if written else meta,
             watched=self._local.outside_writes.is_watched(),
         )

@@ -56,7 +56,7 @@ class OutsideWrites:
     def at_fence(self, boundary: Boundary, engine: Engine) -> None:
         """Compares all tensors of a watched state with their copies, before optimizer.step may change them. Main thread."""
         if boundary.copies is not None:
-            pairs = ((boundary.held[index], boundary.copies[index]) for index in boundary.shared())
+            pairs = ((boundary.held[index], boundary.copies[index]) for index in boundary.shared)
             self._add([held.key for held, copy in pairs if not engine.same(held.tensor, copy)])
 
     def doubts(self, boundary: Boundary, sums: Sequence[int], touched: list[str]) -> list[str]:
@@ -67,7 +67,7 @@ class OutsideWrites:
         self._add(touched)
         expected, self._expected = self._expected, None
         if expected is not None:
-            keys = ((boundary.held[index].key, sums[index]) for index in boundary.shared())
+            keys = ((boundary.held[index].key, sums[index]) for index in boundary.shared)
             found += [key for key, total in keys if expected.get(key, total) != total]
         found += self._moved(boundary, sums)
         if found and not boundary.watched:
@@ -81,7 +81,7 @@ class OutsideWrites:
         if before == {}:  # all have changed since: nothing is left to judge
             return moved
         self._still = {}
-        for index in boundary.shared():
+        for index in boundary.shared:
             held = boundary.held[index]
             if before is not None and held.key not in before:
                 continue

@@ -29,7 +29,7 @@ from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OpenSlot
 from deadpool.trainer_hooks.protection.snapshot import Local, SnapshotWriter
 from deadpool.trainer_hooks.protection.verify import Verdict
-from deadpool.trainer_hooks.store_wait import RefusedError
+from deadpool.trainer_hooks.store_wait import Looks, RefusedError
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 2.0
@@ -60,6 +60,7 @@ class Protector:
         self._open: StateId | None = None  # announced or refused by this rank, and the verdict is not known yet
         self._done_step = NO_STEP  # all that comes of this state has come of it
         self._ended = False
+        self._verdict_s = 0.0  # how long the last one was waited for
         self._next: Boundary | None = None
         self._current: Boundary | None = None
         self._wake = threading.Condition()
@@ -190,11 +191,11 @@ class Protector:
 
     def _learn(self, state: StateId) -> bool:
         """Returns True once the verdict on S_k is known, False when the generation ended before."""
-        outcome = self._network.board.wait(state.step)
+        outcome = self._outcome(state.step)
         if outcome is Outcome.PARTED:
             if not self._protect_apart(state):
                 return False
-            outcome = self._network.board.wait(state.step, again=True)
+            outcome = self._outcome(state.step, again=True)
         if outcome is None:
             return False
         self._open = None
@@ -218,6 +219,20 @@ class Protector:
             self._local.slots().pin(state)
         self._done(state.step)
         return True
+
+    def _outcome(self, step: int, *, again: bool = False) -> Outcome | None:
+        """Returns the verdict on S_step once it is known; None when the generation ended before."""
+        looks = Looks(self._verdict_s)
+        while not self._cancelled.is_set():
+            if (outcome := self._network.board.look(step, again=again)) is not None:
+                self._verdict_s = looks.waited_s()
+                return outcome
+            pause_s = looks.pause_s()
+            with self._wake:
+                hurried = self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set(), pause_s)
+            if hurried:
+                self._cancelled.wait(looks.hurried_pause_s())
+        return None
 
     def _protect_apart(self, state: StateId) -> bool:
         """Some ranks that held the same hold other bytes in S_k: what has parted travels from S_k on, and S_k is announced again.

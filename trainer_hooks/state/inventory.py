@@ -5,10 +5,10 @@ whether that is needed again. Memory counts, not only identity: `p.data = x` kee
 what was held before would be bytes that nobody updates any more.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import starmap
+from itertools import chain, starmap
 from operator import is_
 from typing import Any
 
@@ -88,7 +88,7 @@ class Inventory:
         self._seen: dict[int, _Seen] = {}
         self._firsts: dict[str, Tensor] = {}  # of each model
         self.waiting = waiting
-        self.plain: set[int] = set()  # ids of what optimizers keep for parameters that is tensors and nothing else
+        self.plain: dict[int, Any] = {}  # what optimizers keep for parameters that is tensors and nothing else, by its id
         self._walk(before._seen if before is not None else {})
         self._remember_memory()
         self._looked = self._look()
@@ -155,11 +155,16 @@ class Inventory:
             for group in optimizer.param_groups:
                 found.append(None)  # where one group ends
                 found += group["params"]
-            for kept in optimizer.state.values():
-                plain = id(kept) in self.plain and isinstance(kept, dict)
-                found += kept.values() if plain else optimizers.tensors_in(kept)
+            found += self._tensors_kept(optimizer)
         found += [gradient for _, gradient in self._gradients()]
         return found
+
+    def _tensors_kept(self, optimizer: Optimizer) -> Iterable[Any]:
+        kept = list(optimizer.state.values())
+        if all(map(self.plain.__contains__, map(id, kept))):
+            return chain.from_iterable(map(dict.values, kept))
+        tensors = (each.values() if id(each) in self.plain else optimizers.tensors_in(each) for each in kept)
+        return chain.from_iterable(tensors)
 
     def _gradients(self) -> Iterator[tuple[str, Tensor]]:
         for name in self.waiting:
@@ -185,7 +190,7 @@ class Inventory:
         for name, optimizer in self.optimizers.items():
             for path, tensor in optimizers.state_tensors(name, optimizer, self.names):
                 self._add(path, tensor, known)
-            self.plain |= optimizers.plain_ids(optimizer)
+            self.plain |= optimizers.plain_states(optimizer)
         for name, gradient in self._gradients():
             self._add(f"{GRADIENT}{name}", gradient, known)
         self.held = [self._seen[id(tensor)].held for tensor in self.tensors.values()]

@@ -103,10 +103,10 @@ def _tensors(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
             yield from _tensors(part, f"{path}.{quoted(key)}")
 
 
-def plain_ids(optimizer: Optimizer) -> set[int]:
-    """Returns the ids of what is kept for parameters that is a dict of tensors and nothing else."""
+def plain_states(optimizer: Optimizer) -> dict[int, dict[str, Tensor]]:
+    """Returns what is kept for parameters and is a dict of tensors and nothing else, by its id."""
     return {
-        id(kept)
+        id(kept): kept
         for kept in optimizer.state.values()
         if isinstance(kept, dict) and all(is_plain_entry(entry, value) for entry, value in kept.items())
     }

@@ -100,7 +100,7 @@ class TrainingState:
                 for path, module in now.stateful_modules
             },
             "optimizers": {
-                name: optimizers.capture(name, optimizer, now.names, now.plain, left_out)
+                name: optimizers.capture(name, optimizer, now.names, now.plain.keys(), left_out)
                 for name, optimizer in self.optimizers.items()
             },
             "extra": {name: encode(each.state_dict(), f"extra[{name!r}]", left_out) for name, each in self.extra.items()},

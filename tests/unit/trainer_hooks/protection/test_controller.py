@@ -266,7 +266,7 @@ def test_what_the_optimizer_changes_past_the_version_counter_is_not_cloned(train
     for _ in range(WATCHED_STATES + 3):
         assert training.advance() == training.session.member.commit_step
     assert training.protection.boundary is not None
-    cloned = set(range(len(training.state.held()))) - set(training.protection.boundary.shared())
+    cloned = set(range(len(training.state.held()))) - set(training.protection.boundary.shared)
     assert all(training.state.held()[index].volatile for index in cloned)
 
 

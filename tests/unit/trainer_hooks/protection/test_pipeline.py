@@ -19,7 +19,7 @@ from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import SlotPart
 from deadpool.proto.vault.wire import Put
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
-from deadpool.trainer_hooks.protection.boundary import Boundary
+from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -89,7 +89,7 @@ class Rank:
         self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), self.cancelled)
 
         network = Network(
-            board=CommitBoard(store, rank=rank, world_size=2, cancelled=self.cancelled),
+            board=CommitBoard(store, rank=rank, world_size=2),
             holders=[self.holder],
             exchange=Exchange(store, rank=rank, world_size=2, node_id=f"node{rank}", replicas=1, cancelled=self.cancelled),
             verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
@@ -114,12 +114,12 @@ class Rank:
         self.troubles.append(error)
 
     def boundary(self, step: int) -> Boundary:
-        held = self.state.held()
+        captured = Captured(self.state.held())
         return Boundary(
             state=StateId(generation=1, step=step),
-            held=held,
-            sources=[each.tensor for each in held],
-            versions=[each.tensor._version for each in held],
+            captured=captured,
+            sources=captured.tensors,
+            versions=captured.versions(),
             meta=self.state.capture_meta(),
         )
 

@@ -94,7 +94,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=[type(value).__name__ + str(number) for number, value in enumerate(PLAIN)])
-def test_values_at_their_limits_come_back(value: object) -> None:
+def test_values_at_their_limits_come_back(value: Any) -> None:
     stored = pack_meta({"value": encode(value, "value", []), GAPS: []})
     again = decode(unpack_meta(stored)["value"])
     assert type(again) is type(value)
