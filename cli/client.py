@@ -89,13 +89,16 @@ class Client:
 
 
 @contextmanager
-def connected(folder: Path, *, to_the_end: bool = False) -> Iterator[Client]:
-    """Yields a client of the job in that folder. `to_the_end`: losing the supervisor is how watching a job ends, no error."""
+def connected(folder: Path, *, to_the_end: bool = False, ready_s: float | None = None) -> Iterator[Client]:
+    """Yields a client of the job in that folder. `to_the_end`: losing the supervisor is how watching a job ends, no error.
+
+    UnavailableError: it does not answer, at first within `ready_s`, as in every call after that.
+    """
     target = read_endpoint(folder)
     name = f"job {target.job_id} at {target.endpoint} (supervisor pid {target.pid})"
     with grpc.insecure_channel(target.endpoint, options=CHANNEL_OPTIONS) as channel:
         try:
-            grpc.channel_ready_future(channel).result(timeout=_TIMEOUT_S)
+            grpc.channel_ready_future(channel).result(timeout=ready_s or _TIMEOUT_S)
         except grpc.FutureTimeoutError as error:
             raise UnavailableError(f"{name} does not answer") from error
         try:

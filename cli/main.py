@@ -76,7 +76,7 @@ def log_dir_of(folder: Path) -> Path:
 @commands.command(short_help="How the job is, or how it ended.")
 @job_option
 @json_option
-@click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C or the job's end.")
+@click.option("--watch", is_flag=True, help="Keep showing it, until q or the job's end; d, l and i drain, show logs, inject.")
 @click.option("--state", "holdings", is_flag=True, help="And what of the training state is unique, and where its copies are.")
 def status(job_id: str | None, as_text: bool, watch: bool, holdings: bool) -> None:
     """Show phase, generation, step, nodes, ranks, spares and the last recoveries; of a job that has ended how it ended."""
@@ -101,7 +101,7 @@ def status(job_id: str | None, as_text: bool, watch: bool, holdings: bool) -> No
         from deadpool.cli import client
 
         with client.connected(found) as job:
-            console.print(_look(job, holdings=holdings))
+            console.print(_look(job, console, holdings=holdings))
 
 
 def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> None:
@@ -124,30 +124,29 @@ def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> N
             time.sleep(_REFRESH_S)
 
 
-def _look(job: "Client", *, holdings: bool) -> "RenderableType":
+def _look(job: "Client", console: "Console", *, holdings: bool) -> "RenderableType":
     from rich.console import Group
 
     from deadpool.cli.commands import tables
 
     status = job.status()
-    view = tables.status_view(status)
+    view = tables.status_view(status, console)
     return Group(view, tables.holdings_view(job.holdings(status))) if holdings else view
 
 
 def _watch(folder: Path, console: "Console", *, holdings: bool) -> None:
     """Shows the job again and again; the last thing that is seen is how it ended."""
-    from rich.live import Live
-
-    from deadpool.cli import client
     from deadpool.cli.commands import tables
+    from deadpool.cli.live.watch import watch
 
     log_dir, name = log_dir_of(folder), folder.name
-    with Live(console=console, auto_refresh=False) as live:
-        with client.connected(folder, to_the_end=True) as job:
-            while True:
-                live.update(_look(job, holdings=holdings), refresh=True)
-                time.sleep(_REFRESH_S)
-        live.update(tables.ended_view(read_ended(name, log_dir)), refresh=True)
+    watch(
+        folder,
+        log_dir,
+        console,
+        lambda: tables.ended_view(read_ended(name, log_dir)),
+        (lambda job, status: tables.holdings_view(job.holdings(status))) if holdings else None,
+    )
 
 
 @commands.command(short_help="Every change, one a line.")

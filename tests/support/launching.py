@@ -65,7 +65,7 @@ class Job:
         self.job_folder = runtime / "deadpool" / self.job_id
         self.log_dir = folder / "logs"
         self.runtime = runtime
-        self._environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment}
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment}
         ours = ("--job-id", self.job_id, "--log-dir", str(self.log_dir))
         self._began_s = time.monotonic()
         command = [sys.executable, "-m", *program, *ours, *arguments]
@@ -75,10 +75,10 @@ class Job:
             self.process: Forked | subprocess.Popen[bytes]
             if cold:
                 self.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self._environment, cwd=folder
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environment, cwd=folder
                 )
             else:
-                self.process = warm_start(command, self._environment, folder, (out.fileno(), err.fileno()))
+                self.process = warm_start(command, self.environment, folder, (out.fileno(), err.fileno()))
 
     @property
     def out(self) -> str:
@@ -121,7 +121,7 @@ class Job:
         """Runs `deadpool ARGUMENTS` against this job's runtime folder."""
         return subprocess.run(
             [sys.executable, "-m", "deadpool.cli.main", *arguments],
-            env=self._environment, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
+            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
     def ask_on(self, *arguments: str) -> subprocess.Popen[bytes]:

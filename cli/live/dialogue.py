@@ -1,0 +1,101 @@
+"""The keys of the live view: what has been typed, and what is asked for once it is whole. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from deadpool.proto.faults import FAULTS, Target
+
+KEYS = "q quit  d drain  l logs  i inject"
+_ESCAPE, _ENTER, _BACKSPACE = "\x1b", ("\r", "\n"), ("\x7f", "\b")
+
+
+class Command(StrEnum):
+    """Its value is what is asked for."""
+
+    DRAIN = "drain which node? "
+    LOGS = "logs of which rank? "
+    INJECT = "inject which failure? KIND [TARGET]: "
+
+
+_OPENED_BY = {"d": Command.DRAIN, "l": Command.LOGS, "i": Command.INJECT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inject:
+    kind: str
+    target: int
+
+
+Request = Drain | Inject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    """`command`: what is being asked, with `typed` as the answer so far. `message`: what became of the last one.
+
+    `logs_of`: the rank whose output is shown.
+    """
+
+    command: Command | None = None
+    typed: str = ""
+    message: str = ""
+    logs_of: int | None = None
+    over: bool = False
+
+    @property
+    def line(self) -> str:
+        if self.command is not None:
+            return f"{self.command}{self.typed}_"
+        closes = "  Esc closes the logs" if self.logs_of is not None else ""
+        return f"{KEYS}{closes}" + (f"   {self.message}" if self.message else "")
+
+
+def pressed(dialogue: Dialogue, key: str) -> tuple[Dialogue, Request | None]:
+    """Returns the dialogue after this key, and what it asks for."""
+    if dialogue.command is None:
+        if key == "q":
+            return replace(dialogue, over=True), None
+        if key == _ESCAPE:
+            return replace(dialogue, logs_of=None, message=""), None
+        return replace(dialogue, command=_OPENED_BY.get(key), typed="", message=""), None
+    if key == _ESCAPE:
+        return replace(dialogue, command=None, typed=""), None
+    if key in _BACKSPACE:
+        return replace(dialogue, typed=dialogue.typed[:-1]), None
+    if key not in _ENTER:
+        return (replace(dialogue, typed=dialogue.typed + key) if key.isprintable() else dialogue), None
+    asked, words = replace(dialogue, command=None, typed=""), dialogue.typed.split()
+    if not words:
+        return asked, None
+    match dialogue.command:
+        case Command.DRAIN:
+            return asked, Drain(node=words[0])
+        case Command.LOGS:
+            if words[0].isdecimal():
+                return replace(asked, logs_of=int(words[0])), None
+            return replace(asked, message=f"{words[0]} is no rank"), None
+        case Command.INJECT:
+            return _inject(asked, words)
+
+
+def _inject(asked: Dialogue, words: list[str]) -> tuple[Dialogue, Request | None]:
+    kind, target = words[0], words[1] if len(words) > 1 else ""
+    if kind not in FAULTS:
+        return replace(asked, message=f"{kind}: no such failure (deadpool inject --help lists them)"), None
+    if FAULTS[kind].target is not Target.NONE and not target.isdecimal():
+        return replace(asked, message=f"{kind}: say which {FAULTS[kind].target}"), None
+    return asked, Inject(kind=kind, target=int(target or 0))
+
+
+def keys_in(data: bytes) -> Iterator[str]:
+    """Yields the keys in what a terminal has sent; arrows and the other keys that send several characters are left out."""
+    text = data.decode(errors="ignore")
+    if len(text) > 1 and text.startswith(_ESCAPE):
+        return
+    yield from text

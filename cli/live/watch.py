@@ -1,0 +1,136 @@
+"""`deadpool status --watch`: the frame again and again, with keys, until the job's end; what stays is how it ended."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from deadpool.cli import client
+from deadpool.cli.commands.logs import RankOutput
+from deadpool.cli.launcher.job_dirs import is_running
+from deadpool.cli.live.dialogue import Dialogue, Drain, Inject, Request, pressed
+from deadpool.cli.live.frame import frame, one_line
+from deadpool.cli.live.marks import glyphs_for
+from deadpool.cli.live.terminal import Keyboard, keyboard
+from deadpool.host.errors import ConfigError, UnavailableError
+from deadpool.proto.messages import NO_STEP
+from deadpool.proto.messages.status import JobStatus
+
+_REFRESH_S = 0.5
+_AGAIN_S = 0.2  # between two tries to reach a supervisor that does not answer
+_READY_S = 1.0
+_LOG_LINES = 8
+
+
+class WatchedJob:
+    """A view of the job in that folder, on a terminal."""
+
+    def __init__(self, folder: Path, log_dir: Path, console: Console, keys: Keyboard, live: Live) -> None:
+        self._folder, self._log_dir, self._console, self._keys, self._live = folder, log_dir, console, keys, live
+        self._glyphs = glyphs_for(console.encoding)
+        self._dialogue = Dialogue()
+        self._output: tuple[int, RankOutput] | None = None
+        self._printed: deque[str] = deque(maxlen=_LOG_LINES)
+        self._status: JobStatus | None = None
+
+    def run(self, extra: Callable[[client.Client, JobStatus], RenderableType] | None) -> bool:
+        """Returns True when the job has ended, False when the person has quit. `extra`: what is shown below the status."""
+        while not self._dialogue.over:
+            try:
+                with client.connected(self._folder, to_the_end=True, ready_s=_READY_S) as job:
+                    self._look(job, extra)
+            except UnavailableError as error:
+                self._dialogue = replace(self._dialogue, message=str(error))
+            if not is_running(self._folder):
+                return True
+            if not self._dialogue.over:
+                self._press(None, self._keys.keys(_AGAIN_S))
+        return False
+
+    def _look(self, job: client.Client, extra: Callable[[client.Client, JobStatus], RenderableType] | None) -> None:
+        while not self._dialogue.over:
+            self._status = job.status()
+            self._draw(extra(job, self._status) if extra is not None else None)
+            until_s = time.monotonic() + _REFRESH_S
+            while not self._dialogue.over and (left_s := until_s - time.monotonic()) > 0:
+                if keys := self._keys.keys(left_s):
+                    self._press(job, keys)
+                    self._draw(None)
+
+    def _draw(self, extra: RenderableType | None) -> None:
+        if self._status is None:
+            return
+        logs = self._logs()
+        width, height = self._console.width, self._console.height - len(logs) - 3
+        lines = [*frame(self._status, width=width, height=height, glyphs=self._glyphs), Text(""), *logs]
+        lines.append(Text(self._dialogue.line, style="reverse"))
+        for line in lines:
+            line.no_wrap, line.overflow = True, "crop"
+        self._live.update(Group(*lines, *([extra] if extra is not None else [])), refresh=True)
+
+    def _logs(self) -> list[Text]:
+        rank = self._dialogue.logs_of
+        if rank is None:
+            self._output = None
+            return []
+        if self._output is None or self._output[0] != rank:
+            self._output = rank, RankOutput(self._log_dir, rank)
+            self._printed.clear()
+        self._printed += self._output[1].new().decode(errors="replace").splitlines()
+        said = list(self._printed) or [f"rank {rank} has printed nothing so far"]
+        return [Text(f"rank {rank}", style="bold"), *map(Text, said), Text("")]
+
+    def _press(self, job: client.Client | None, keys: list[str]) -> None:
+        for key in keys:
+            self._dialogue, request = pressed(self._dialogue, key)
+            if request is not None:
+                message = "the supervisor does not answer" if job is None else _carry_out(job, request)
+                self._dialogue = replace(self._dialogue, message=message)
+
+
+def _carry_out(job: client.Client, request: Request) -> str:
+    """Returns what became of it, in a line."""
+    try:
+        match request:
+            case Drain(node=node):
+                job.drain(node, "asked for in deadpool status")
+                return f"{node} is being drained"
+            case Inject(kind=kind, target=target):
+                job.inject(kind, target, NO_STEP)
+                return f"injected: {kind} {target}"
+    except ConfigError as error:
+        return str(error)
+
+
+def watch(
+    folder: Path,
+    log_dir: Path,
+    console: Console,
+    ended: Callable[[], RenderableType],
+    extra: Callable[[client.Client, JobStatus], RenderableType] | None = None,
+) -> None:
+    """Shows the job until it ends, or `q`. `ended()`: what stays on the screen then."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        _line_by_line(folder, console)
+        console.print(ended())
+        return
+    with keyboard() as keys, Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        if WatchedJob(folder, log_dir, console, keys, live).run(extra):
+            live.update(ended(), refresh=True)
+
+
+def _line_by_line(folder: Path, console: Console) -> None:
+    """Where nothing can be painted over: a line whenever it is another one."""
+    last = ""
+    with client.connected(folder, to_the_end=True) as job:
+        while True:
+            line = one_line(job.status())
+            if line != last:
+                console.print(line, soft_wrap=True, highlight=False)
+            last = line
+            time.sleep(2 * _REFRESH_S)
