@@ -128,7 +128,7 @@ class Job:
         """Starts `deadpool ARGUMENTS`, which goes on as long as the job does; its output is of no interest."""
         return subprocess.Popen(
             [sys.executable, "-m", "deadpool.cli.main", *arguments],
-            env=self._environment, cwd=self.folder,
+            env=self.environment, cwd=self.folder,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
