@@ -137,12 +137,13 @@ def _look(job: "Client", console: "Console", *, holdings: bool) -> "RenderableTy
 def _watch(folder: Path, console: "Console", *, holdings: bool) -> None:
     """Shows the job again and again; the last thing that is seen is how it ended."""
     from deadpool.cli.commands import tables
+    from deadpool.cli.commands.logs import RankOutput
     from deadpool.cli.live.watch import watch
 
     log_dir, name = log_dir_of(folder), folder.name
     watch(
         folder,
-        log_dir,
+        lambda rank: RankOutput(log_dir, rank),
         console,
         lambda: tables.ended_view(read_ended(name, log_dir)),
         (lambda job, status: tables.holdings_view(job.holdings(status))) if holdings else None,

@@ -10,7 +10,7 @@ KEYS = "q quit  d drain  l logs  i inject"
 _ESCAPE, _ENTER, _BACKSPACE = "\x1b", ("\r", "\n"), ("\x7f", "\b")
 
 
-class Command(StrEnum):
+class Question(StrEnum):
     """Its value is what is asked for."""
 
     DRAIN = "drain which node? "
@@ -18,21 +18,21 @@ class Command(StrEnum):
     INJECT = "inject which failure? KIND [TARGET]: "
 
 
-_OPENED_BY = {"d": Command.DRAIN, "l": Command.LOGS, "i": Command.INJECT}
+_OPENED_BY = {"d": Question.DRAIN, "l": Question.LOGS, "i": Question.INJECT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
+class WantedDrain:
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inject:
+class WantedInjection:
     kind: str
     target: int
 
 
-Request = Drain | Inject
+Request = WantedDrain | WantedInjection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Dialogue:
     `logs_of`: the rank whose output is shown.
     """
 
-    command: Command | None = None
+    command: Question | None = None
     typed: str = ""
     message: str = ""
     logs_of: int | None = None
@@ -74,13 +74,13 @@ def pressed(dialogue: Dialogue, key: str) -> tuple[Dialogue, Request | None]:
     if not words:
         return asked, None
     match dialogue.command:
-        case Command.DRAIN:
-            return asked, Drain(node=words[0])
-        case Command.LOGS:
+        case Question.DRAIN:
+            return asked, WantedDrain(node=words[0])
+        case Question.LOGS:
             if words[0].isdecimal():
                 return replace(asked, logs_of=int(words[0])), None
             return replace(asked, message=f"{words[0]} is no rank"), None
-        case Command.INJECT:
+        case Question.INJECT:
             return _inject(asked, words)
 
 
@@ -90,7 +90,7 @@ def _inject(asked: Dialogue, words: list[str]) -> tuple[Dialogue, Request | None
         return replace(asked, message=f"{kind}: no such failure (deadpool inject --help lists them)"), None
     if FAULTS[kind].target is not Target.NONE and not target.isdecimal():
         return replace(asked, message=f"{kind}: say which {FAULTS[kind].target}"), None
-    return asked, Inject(kind=kind, target=int(target or 0))
+    return asked, WantedInjection(kind=kind, target=int(target or 0))
 
 
 def keys_in(data: bytes) -> Iterator[str]:

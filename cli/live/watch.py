@@ -5,15 +5,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from deadpool.cli import client
-from deadpool.cli.commands.logs import RankOutput
 from deadpool.cli.launcher.job_dirs import is_running
-from deadpool.cli.live.dialogue import Dialogue, Drain, Inject, Request, pressed
+from deadpool.cli.live.dialogue import Dialogue, Request, WantedDrain, WantedInjection, pressed
 from deadpool.cli.live.frame import frame, one_line
 from deadpool.cli.live.marks import glyphs_for
 from deadpool.cli.live.terminal import Keyboard, keyboard
@@ -27,14 +27,21 @@ _READY_S = 1.0
 _LOG_LINES = 8
 
 
+class Output(Protocol):
+    """What a rank prints."""
+
+    def new(self) -> bytes:
+        """Returns what has come since the last call."""
+
+
 class WatchedJob:
     """A view of the job in that folder, on a terminal."""
 
-    def __init__(self, folder: Path, log_dir: Path, console: Console, keys: Keyboard, live: Live) -> None:
-        self._folder, self._log_dir, self._console, self._keys, self._live = folder, log_dir, console, keys, live
+    def __init__(self, folder: Path, output: Callable[[int], Output], console: Console, keys: Keyboard, live: Live) -> None:
+        self._folder, self._output_of, self._console, self._keys, self._live = folder, output, console, keys, live
         self._glyphs = glyphs_for(console.encoding)
         self._dialogue = Dialogue()
-        self._output: tuple[int, RankOutput] | None = None
+        self._output: tuple[int, Output] | None = None
         self._printed: deque[str] = deque(maxlen=_LOG_LINES)
         self._status: JobStatus | None = None
 
@@ -79,7 +86,7 @@ class WatchedJob:
             self._output = None
             return []
         if self._output is None or self._output[0] != rank:
-            self._output = rank, RankOutput(self._log_dir, rank)
+            self._output = rank, self._output_of(rank)
             self._printed.clear()
         self._printed += self._output[1].new().decode(errors="replace").splitlines()
         said = list(self._printed) or [f"rank {rank} has printed nothing so far"]
@@ -97,10 +104,10 @@ def _carry_out(job: client.Client, request: Request) -> str:
     """Returns what became of it, in a line."""
     try:
         match request:
-            case Drain(node=node):
+            case WantedDrain(node=node):
                 job.drain(node, "asked for in deadpool status")
                 return f"{node} is being drained"
-            case Inject(kind=kind, target=target):
+            case WantedInjection(kind=kind, target=target):
                 job.inject(kind, target, NO_STEP)
                 return f"injected: {kind} {target}"
     except ConfigError as error:
@@ -109,18 +116,18 @@ def _carry_out(job: client.Client, request: Request) -> str:
 
 def watch(
     folder: Path,
-    log_dir: Path,
+    output: Callable[[int], Output],
     console: Console,
     ended: Callable[[], RenderableType],
     extra: Callable[[client.Client, JobStatus], RenderableType] | None = None,
 ) -> None:
-    """Shows the job until it ends, or `q`. `ended()`: what stays on the screen then."""
+    """Shows the job until it ends, or `q`. `output(rank)`: what it prints. `ended()`: what stays on the screen then."""
     if not console.is_terminal or console.is_dumb_terminal:
         _line_by_line(folder, console)
         console.print(ended())
         return
     with keyboard() as keys, Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        if WatchedJob(folder, log_dir, console, keys, live).run(extra):
+        if WatchedJob(folder, output, console, keys, live).run(extra):
             live.update(ended(), refresh=True)
 
 

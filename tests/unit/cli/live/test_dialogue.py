@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadpool.cli.live.dialogue import Dialogue, Drain, Inject, Request, keys_in, pressed
+from deadpool.cli.live.dialogue import Dialogue, Request, WantedDrain, WantedInjection, keys_in, pressed
 
 
 def after(text: str) -> tuple[Dialogue, list[Request]]:
@@ -16,15 +16,15 @@ def after(text: str) -> tuple[Dialogue, list[Request]]:
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("dnode1\n", [Drain(node="node1")]),
-        ("d1\r", [Drain(node="1")]),
-        ("ikill-rank 2\n", [Inject(kind="kill-rank", target=2)]),
-        ("ikill-spare\n", [Inject(kind="kill-spare", target=0)]),
-        ("dnodx\x7fe1\n", [Drain(node="node1")]),
+        ("dnode1\n", [WantedDrain(node="node1")]),
+        ("d1\r", [WantedDrain(node="1")]),
+        ("ikill-rank 2\n", [WantedInjection(kind="kill-rank", target=2)]),
+        ("ikill-spare\n", [WantedInjection(kind="kill-spare", target=0)]),
+        ("dnodx\x7fe1\n", [WantedDrain(node="node1")]),
         ("dnode1\x1b", []),
         ("d\n", []),
         ("xyz", []),
-        ("dnode1\ndnode2\n", [Drain(node="node1"), Drain(node="node2")]),
+        ("dnode1\ndnode2\n", [WantedDrain(node="node1"), WantedDrain(node="node2")]),
     ],
 )
 def test_what_is_typed_is_asked_for(text: str, asked: list[Request]) -> None:
