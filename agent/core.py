@@ -33,6 +33,7 @@ from deadpool.agent.events import (
     StartProcess,
     StoreServed,
     Tell,
+    UseEdges,
 )
 from deadpool.agent.injections import Injections, command_for, concerns
 from deadpool.agent.processes.environment import STANDIN
@@ -206,6 +207,7 @@ class NodeCore:
             yield from self._supersede()
             self._starting = None
             self.generation = order.generation
+            yield UseEdges(generation=order.generation, holders=())
         elif not order.resumed:  # the supervisor knows of none
             yield from self._end_hot(None)
 
@@ -236,6 +238,7 @@ class NodeCore:
         self._starting = None
         self._last_exits.clear()
         yield DropSnapshots()
+        yield _edges(order)
         for placement in order.placements:
             role = starting_role(self._job(), order, placement, self._visible_devices)
             yield self._start(placement.rank, role, role.environment)
@@ -393,6 +396,7 @@ class NodeCore:
         yield ReportVault(generation=order.generation)
 
     def _reform(self, order: messages.Reform) -> Iterator[Command]:
+        yield _edges(order)
         live = self.ranks()
         for placement in order.placements:
             process = live.get(placement.rank)
@@ -432,3 +436,9 @@ class NodeCore:
 
     def _refusal(self) -> Report:
         return Report(message=LaunchFailed(generation=self.generation, reason=self._problem))
+
+
+def _edges(order: StartRanks | messages.Reform) -> UseEdges:
+    """Returns where this node's ranks have their replicas, by the orders that place them."""
+    holders = {holder.node_id: holder for placement in order.placements for holder in placement.holders}
+    return UseEdges(generation=order.generation, holders=tuple(holders.values()))

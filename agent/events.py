@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from deadpool.proto.call_record import Head
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import AgentMessage, Order, RankMessage, RankOrder
+from deadpool.proto.messages import AgentMessage, Endpoint, Order, RankMessage, RankOrder
 
 # ---------------------------------------------------------------- events
 
@@ -107,6 +107,14 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UseEdges:
+    """This node's ranks have their replicas at these holders from this generation on."""
+
+    generation: int
+    holders: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartProcess:
     """`rank`: None for a stand-in. `environment`: what makes it that rank, or a stand-in."""
 
@@ -194,6 +202,7 @@ class EndNode:
 
 Command = (
     Configure
+    | UseEdges
     | StartProcess
     | NameProcess
     | PrepareStore

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from deadpool.agent.arguments import NodeArguments
 from deadpool.agent.core import NodeCore
+from deadpool.agent.edges.pairs import MpiPairs
 from deadpool.agent.health.call_records import CallRecords
 from deadpool.agent.health.fd_exhaustion import skipped_when_exhausted
 from deadpool.agent.health.readings import Health, anonymous_bytes, read_health, rss_bytes
@@ -62,6 +63,7 @@ class NodeResources:
     processes: Processes
     checkpoints: CheckpointWriterProcess
     health: Health = field(default_factory=Health)  # as it was last seen
+    pairs: MpiPairs | None = None  # where replicas travel by MPI
 
     @classmethod
     def create(
@@ -171,7 +173,8 @@ class NodeResources:
     def sweep(self, *, strict: bool) -> None:
         """Reaps and kills orphans; see Processes.sweep."""
         with skipped_when_exhausted():
-            self.processes.sweep({self.warm.pid, *(side.pid for side in self.sides)}, strict=strict)
+            pairs = self.pairs.pids if self.pairs is not None else set()
+            self.processes.sweep({self.warm.pid, *(side.pid for side in self.sides), *pairs}, strict=strict)
 
     def signal_all(self, signal_number: int) -> None:
         """Sends the signal to every process of the node but this one."""
@@ -189,6 +192,8 @@ class NodeResources:
 
     def remove(self) -> None:
         """Ends what still runs and removes the vault."""
+        if self.pairs is not None:
+            self.pairs.close()
         for side in self.sides:
             side.close()
         self.warm.close()

@@ -19,6 +19,8 @@ from typing import Any, assert_never
 from deadpool.agent import events, fault_injection, needs
 from deadpool.agent.arguments import NodeArguments
 from deadpool.agent.core import NodeCore
+from deadpool.agent.edges.launcher import find_launcher
+from deadpool.agent.edges.pairs import MpiPairs
 from deadpool.agent.events import Command, Event
 from deadpool.agent.health.fd_exhaustion import RETRY_S, is_exhaustion
 from deadpool.agent.health.gpus import Gpus, open_nvml
@@ -39,9 +41,10 @@ from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
 from deadpool.host.limits import no_process_left, too_few_open_files
 from deadpool.proto.call_record import Head, record_counts, record_path
-from deadpool.proto.config import JobConfig
+from deadpool.proto.config import JobConfig, Transport
 from deadpool.proto.messages import (
     CheckpointWritten,
+    Endpoint,
     Hello,
     JobSignalled,
     Order,
@@ -236,6 +239,9 @@ class NodeRuntime:
                 node.store.open(generation)
             case events.PrepareStore():
                 node.store.prepare()
+            case events.UseEdges(generation=generation, holders=holders):
+                if node.pairs is not None:
+                    node.pairs.wanted(holders, generation)
             case events.DropSnapshots():
                 node.vault.drop_snapshots()
             case events.KillNode():
@@ -267,6 +273,7 @@ class NodeRuntime:
             self.dispatch(events.LaunchRefused(reason=reason))
             return
         try:
+            launcher = find_launcher() if config.h2h is Transport.MPI else None
             logs = Logs(Path(config.log_dir) / arguments.node_id, config.log_bytes_max)
             vault = Vault.create(Path(VAULT_ROOT), config.job_id, arguments.node_id)
         except (ConfigError, OSError, RuntimeError) as error:
@@ -274,6 +281,9 @@ class NodeRuntime:
             return
         self._replicas.start(vault.folder)
         self._resources = NodeResources.create(config, arguments, vault, logs, owner=self)
+        if launcher is not None:
+            own = Endpoint(node_id=arguments.node_id, host=arguments.host, port=self._replicas.port)
+            self._resources.pairs = MpiPairs(launcher, own, vault.folder, config.job_id, arguments.job_dir, self._link.send)
         self._resources.warm.start()
         self._resources.checkpoints.start()
         self._heartbeats.start(self._resources, self._serve_metrics(self._resources))

@@ -32,6 +32,12 @@ class Readiness(StrEnum):
     HOT = "hot"  # it has also built and rehearsed a node's ranks, beside those that play them
 
 
+class Transport(StrEnum):
+    TCP = "tcp"
+    MPI = "mpi"  # by pairs of processes beside the job; by TCP where and while there is none
+    OFF = "off"  # there are no replicas
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
     """One failure to inject: `--inject KIND:TARGET@STEP`. step NO_STEP: immediately."""
@@ -81,6 +87,7 @@ class JobConfig:
     min_nnodes: int = 0  # scripts without hooks go on with so few when no spare is left; 0: never with fewer than nnodes
     spares: int = 0
     replicas: int = 1  # copies of each unique shard on other nodes; each survives one more node lost at the same time
+    h2h: Transport = Transport.TCP  # how replicas travel
     command: tuple[str, ...]  # script (or module, program) and its arguments
     entry: Entry = Entry.SCRIPT
     python: str  # interpreter for the ranks
@@ -170,6 +177,7 @@ def from_json(text: str) -> JobConfig:
     fields["entry"] = Entry(fields["entry"])
     fields["on_exhausted"] = OnExhausted(fields["on_exhausted"])
     fields["spare_readiness"] = Readiness(fields["spare_readiness"])
+    fields["h2h"] = Transport(fields["h2h"])
     fields["injections"] = tuple(Injection(**injection) for injection in fields["injections"])
     return JobConfig(**fields)
 
@@ -186,6 +194,7 @@ class Keeping:
     reform_timeout_s: float = 30.0
     drill_at: tuple[int, ...] = ()
     log_dir: str = ""
+    h2h: Transport = Transport.TCP
 
 
 def keeping_to_json(config: JobConfig) -> str:
@@ -195,4 +204,5 @@ def keeping_to_json(config: JobConfig) -> str:
 def keeping_from_json(text: str) -> Keeping:
     fields = json.loads(text)
     fields["drill_at"] = tuple(fields.get("drill_at", ()))
+    fields["h2h"] = Transport(fields.get("h2h", Transport.TCP))
     return Keeping(**fields)

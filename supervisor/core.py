@@ -54,6 +54,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection import checkpoints, corruption, host_pressure
+from deadpool.supervisor.protection.edges import edge_changed
 from deadpool.supervisor.protection.protection import protection_changed
 from deadpool.supervisor.recovery import drained_ranks, drill, hot_nodes, protocol
 from deadpool.supervisor.recovery.drain import drain_requested
@@ -152,6 +153,8 @@ class Job:
                 self._drained_ended(node_id, message.rank, now_s)
             case messages.HostTrouble():
                 host_pressure.host_trouble(state, node_id, message)
+            case messages.EdgeChanged():
+                edge_changed(state, node_id, message)
             case messages.JobSignalled():
                 self._signalled(node_id, message.signal, now_s)
             case messages.RankJoined():

@@ -35,7 +35,7 @@ class Vault:
     def create(cls, root: Path, job_id: str, node_id: str) -> "Vault":
         """Returns the node's new, empty vault; ConfigError when a live agent has one of that name."""
         remove_leftovers(root)
-        folder = root / f"{_PREFIX}{job_id}-{node_id}"
+        folder = vault_folder(root, job_id, node_id)
         unborn = root / f".{folder.name}.{os.getpid()}"
         unborn.mkdir(mode=0o700)
         lock_fd = os.open(unborn / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -96,6 +96,10 @@ class Vault:
             if Header.from_page(os.pread(fd, HEADER_BYTES, 0)) == header:  # nobody has begun to write it meanwhile
                 return Slot(kind=kind, rank=header.rank, generation=header.generation, step=header.step, peer_sets=peer_sets)
         return None
+
+
+def vault_folder(root: Path, job_id: str, node_id: str) -> Path:
+    return root / f"{_PREFIX}{job_id}-{node_id}"
 
 
 def rank_set(rank: int, ranks: tuple[int, ...], digest: int) -> RankSet:

@@ -1,5 +1,7 @@
 """Receives replicas into this node's vault and serves its slots, over authenticated TCP (proto/vault/wire.py).
 
+The receivers of MPI pairs come over a socket in the vault's folder, which shows that they are of this user and this job.
+
 A thread per connection. Data goes from the socket straight into the mapped slot; a replica is sealed only after its tables and
 each of its items have been found whole. Whoever reads a slot here checks the items it uses against the slot's checksums: data
 that a writer overwrites while it is being sent cannot pass.
@@ -13,11 +15,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from deadpool.agent.vault.landing import LandingArrival
 from deadpool.host.errors import ConfigError, ProtocolError, SnapshotError
 from deadpool.host.ports import listen_at
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.secret import AUTH_TIMEOUT_S, check_as_server
 from deadpool.proto.step import NO_STEP
+from deadpool.proto.vault.edge import VAULT_SOCKET, listen_in
 from deadpool.proto.vault.holdings import SlotHoldings, to_json
 from deadpool.proto.vault.layout import (
     HEADER_BYTES,
@@ -67,6 +71,9 @@ class TcpArrival:
     def fill(self, target: memoryview) -> None:
         receive_into(self._connection, target)
 
+    def interrupt(self) -> None:
+        _shut(self._connection)
+
     def end(self) -> None:
         """What has not come stays in the connection."""
 
@@ -80,27 +87,30 @@ class ReplicaServer:
         self._token = token
         self._folder = Path()
         self.replicas_received = self.replica_bytes_received = 0  # whole ones
+        self._pairs: socket.socket | None = None
         self._lock = threading.Lock()  # guards all that follows
         self._strangers: dict[socket.socket, float] = {}  # -> when its time is over
         self._members: set[socket.socket] = set()
         self._refused: set[str] = set()
         self._generation = 0  # the newest that the agent has obeyed: senders of older ones are refused
         self._senders: dict[int, int] = {}  # rank -> the newest generation in which it has sent
-        self._writing: dict[int, tuple[int, socket.socket]] = {}  # rank -> generation and connection of the write under way
+        self._writing: dict[int, tuple[int, Arrival]] = {}  # rank -> generation and data of the write under way
         self._slot_locks: dict[int, threading.Lock] = {}
         self._closed = False
 
     def start(self, folder: Path) -> None:
         self._folder = folder
+        self._pairs = listen_in(folder, VAULT_SOCKET)
         threading.Thread(target=self._accept, name="replica-accept", daemon=True).start()
+        threading.Thread(target=self._accept_pairs, name="replica-accept-pairs", daemon=True).start()
 
     def fence(self, generation: int) -> None:
         """From here on, nothing of an older generation begins to write a slot: what a VaultReport names stays as it is."""
         with self._lock:
             self._generation = max(self._generation, generation)
-            for sender_generation, connection in self._writing.values():
+            for sender_generation, arrival in self._writing.values():
                 if sender_generation < self._generation:
-                    _shut(connection)
+                    arrival.interrupt()
 
     def close(self) -> None:
         """Ends all connections. Their threads notice and end."""
@@ -108,8 +118,10 @@ class ReplicaServer:
         with self._lock:
             for connection in [*self._strangers, *self._members]:
                 _shut(connection)
-        _shut(self._listener)
-        self._listener.close()
+        for listener in (self._listener, self._pairs):
+            if listener is not None:
+                _shut(listener)
+                listener.close()
 
     # ------------------------------------------------------------ connections
 
@@ -145,6 +157,32 @@ class ReplicaServer:
                 if now_s > until_s:
                     _shut(connection)
 
+    def _accept_pairs(self) -> None:
+        assert self._pairs is not None
+        while not self._closed:
+            try:
+                connection, _ = self._pairs.accept()
+            except OSError as error:
+                if not self._closed:
+                    _log.warning("accept: %s", error)
+                    time.sleep(_ACCEPT_POLL_S)
+                continue
+            with self._lock:
+                self._members.add(connection)
+            threading.Thread(target=self._attend_pair, args=(connection,), name="replica-pair", daemon=True).start()
+
+    def _attend_pair(self, connection: socket.socket) -> None:
+        arrival = LandingArrival(connection)
+        try:
+            with connection:
+                self._answer_all(connection, arrival)
+        except (ProtocolError, OSError) as error:
+            _log.debug("an MPI pair: %s", error)
+        finally:
+            arrival.close()
+            with self._lock:
+                self._members.discard(connection)
+
     def _attend(self, connection: socket.socket, peer: str) -> None:
         try:
             with connection:
@@ -156,9 +194,7 @@ class ReplicaServer:
                 with self._lock:
                     self._members.add(connection)
                     self._strangers.pop(connection, None)
-                while not self._closed and (request := receive_request(connection)) is not None:
-                    if not self._answer(connection, request):
-                        return
+                self._answer_all(connection, TcpArrival(connection))
         except ProtocolError as error:
             self._refuse(peer, str(error))
         except OSError as error:
@@ -177,7 +213,12 @@ class ReplicaServer:
 
     # ------------------------------------------------------------ requests
 
-    def _answer(self, connection: socket.socket, request: Request) -> bool:
+    def _answer_all(self, connection: socket.socket, arrival: Arrival) -> None:
+        while not self._closed and (request := receive_request(connection)) is not None:
+            if not self._answer(connection, arrival, request):
+                return
+
+    def _answer(self, connection: socket.socket, arrival: Arrival, request: Request) -> bool:
         """Carries the request out and returns whether the connection stays open."""
         try:
             match request:
@@ -185,7 +226,7 @@ class ReplicaServer:
                     self._reserve(request)
                     send_reply(connection, Reply())
                 case Put():
-                    self._receive(connection, TcpArrival(connection), request)
+                    self._receive(connection, arrival, request)
                     send_reply(connection, Reply())
                 case Discard():
                     self._discard(request)
@@ -208,7 +249,7 @@ class ReplicaServer:
 
     def _receive(self, connection: socket.socket, arrival: Arrival, put: Put) -> None:
         """Has the replica come to the slot that may be written, and seals it once it is found whole."""
-        with self._only_writer(connection, put), contextlib.ExitStack() as stack:
+        with self._only_writer(arrival, put), contextlib.ExitStack() as stack:
             slots = [stack.enter_context(_opened(path)) for path in self._paths(SlotKind.REPLICA, put.rank) if path.exists()]
             if len(slots) != len(SLOT_NAMES):
                 raise SnapshotError(f"no replica slots for rank {put.rank}: ReserveSlots comes first")
@@ -308,16 +349,16 @@ class ReplicaServer:
             return self._slot_locks.setdefault(rank, threading.Lock())
 
     @contextlib.contextmanager
-    def _only_writer(self, connection: socket.socket, put: Put) -> Iterator[None]:
+    def _only_writer(self, arrival: Arrival, put: Put) -> Iterator[None]:
         """Inside, nobody else writes this rank's replica: who has begun to is interrupted (a frozen node would never end)."""
         with self._lock:
             self._check_sender(put)
             self._senders[put.rank] = put.sender_generation
             if put.rank in self._writing:
-                _shut(self._writing[put.rank][1])
+                self._writing[put.rank][1].interrupt()
         with self._rank_lock(put.rank):
             with self._lock:
-                self._writing[put.rank] = (put.sender_generation, connection)
+                self._writing[put.rank] = (put.sender_generation, arrival)
             try:
                 yield
             finally:

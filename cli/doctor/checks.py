@@ -174,7 +174,7 @@ def gpus(machine: Machine, plan: DoctorPlan) -> Finding:
 
 
 def mpi(machine: Machine) -> Finding:
-    """MPI is one way for replicas to travel; without it they go by TCP."""
+    """MPI is one way for replicas to travel (--h2h mpi); TCP needs nothing."""
     return Finding(check="MPI", level=Level.OK, found="; ".join(machine.mpi) or "none: replicas travel by TCP")
 
 

@@ -69,6 +69,8 @@ def describe(event: dict[str, Any]) -> str:
         case "waiting_for_node":
             wanted = f" for {numbered(event['ranks'])}" if event.get("ranks") else ""
             return f"no spare is left: waiting for a node{wanted}"
+        case "edge_lost":
+            return str(of("text"))
         case "unprotected":
             return f"unprotected since step {of('since_step')}: rank {of('rank')}: {of('reason')}"
         case "protected_again":

@@ -12,7 +12,7 @@ import click
 from deadpool.cli.options import torchrun
 from deadpool.cli.options.setting import Setting
 from deadpool.cli.options.types import RulesFile, host_names, path_text, seconds, whole_number
-from deadpool.proto.config import OnExhausted, Readiness
+from deadpool.proto.config import OnExhausted, Readiness, Transport
 
 _SECONDS: dict[str, Any] = {"type": seconds(), "metavar": "SECONDS", "unit": "s"}
 _NUMBER: dict[str, Any] = {"type": whole_number(), "metavar": "N"}
@@ -46,6 +46,10 @@ FAILURES_AND_TIMEOUTS = (
     Setting(field="replicas", name="replicas", **_NUMBER,
             help="Copies of each unique shard on other nodes; each survives one more node lost at the same time, and costs its "
                  "size in memory and in network traffic every step."),
+    Setting(field="h2h", name="h2h", type=click.Choice([each.value for each in Transport]),
+            help="How replicas get from one node's memory to another's. mpi: by pairs of MPI processes beside the job (they need "
+                 "mpi4py and mpiexec: pip install mpich mpi4py), by TCP while there is none. off: there are no replicas; a lost "
+                 "node needs a persistent checkpoint."),
     Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
             help="A node died and no spare is left: wait for one, or end the job."),
     Setting(field="spare_readiness", name="spare-readiness", type=click.Choice([each.value for each in Readiness]),

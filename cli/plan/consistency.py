@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from deadpool.host.errors import ConfigError
-from deadpool.proto.config import Injection, JobConfig
+from deadpool.proto.config import Injection, JobConfig, Transport
 from deadpool.proto.faults import FAULTS, Target
 
 _NODES_HERE_MAX, _RANKS_PER_NODE_MAX = 1024, 1024  # more are a slip of the keyboard
@@ -17,6 +17,8 @@ def check_consistency(config: JobConfig, given: Collection[str]) -> None:
         for field, option in (("checkpoint_every", "--checkpoint-every"), ("keep", "--keep")):
             if field in given and getattr(config, field):
                 raise ConfigError(f"{option} {getattr(config, field)}: say where the checkpoints go with --checkpoint-dir")
+    if config.h2h is Transport.OFF and "replicas" in given:
+        raise ConfigError("--h2h off: there are no replicas; leave --replicas out")
     for injection in config.injections:
         _check_target(injection, config)
 
@@ -24,6 +26,9 @@ def check_consistency(config: JobConfig, given: Collection[str]) -> None:
 def shortfalls(config: JobConfig, given: Collection[str]) -> Iterator[str]:
     """Yields a line for each value that the job cannot quite have, and runs without."""
     others = config.nnodes + config.spares - 1
+    if config.h2h is Transport.OFF:
+        node = "a lost node from a checkpoint" if config.checkpoint_dir else "a lost node ends the job (no --checkpoint-dir)"
+        yield f"--h2h off: nothing is replicated; a lost process comes back from its node's memory, {node}"
     if "replicas" in given and config.replicas > others:
         yield (
             f"--replicas {config.replicas}: there are other nodes for {others} (--nnodes {config.nnodes} and --spares "

@@ -15,7 +15,7 @@ from deadpool.cli.plan.options import LaunchOptions
 from deadpool.cli.plan.plan import ByHand, InAllocation, LaunchPlan, OverSsh, Standalone, Way
 from deadpool.deploy.slurm.allocation import Seats, allocation_of, seats
 from deadpool.host.errors import ConfigError
-from deadpool.proto.config import Entry, JobConfig, OnExhausted, Readiness, parse_injection
+from deadpool.proto.config import Entry, JobConfig, OnExhausted, Readiness, Transport, parse_injection
 
 
 def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPlan:
@@ -26,6 +26,7 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
     torchrun_options.check_foreign(options.torchrun, machines=chosen.nnodes)
     python = _interpreter(environment)
     job_id = options.job["job_id"] or _job_id(options, way, environment)
+    transport = Transport(options.job["h2h"])
     config = JobConfig(
         **_taken_as_they_are(options),
         **_files(options, job_id, environment.folder),
@@ -42,6 +43,8 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
         signals=_signals(options, way),
         on_exhausted=OnExhausted(options.job["on_exhausted"]),
         spare_readiness=Readiness(options.job["spare_readiness"]),
+        h2h=transport,
+        replicas=0 if transport is Transport.OFF else options.job["replicas"],
         standalone=isinstance(way, Standalone),
         together=isinstance(way, OverSsh | InAllocation),
         injections=tuple(parse_injection(text, number) for number, text in enumerate(options.job["injections"], 1)),
@@ -147,7 +150,7 @@ def _port(options: LaunchOptions, way: Way) -> int | None:
 def _taken_as_they_are(options: LaunchOptions) -> dict[str, Any]:
     settled = {
         "job_id", "nnodes", "spares", "nproc_per_node", "start_method", "signals", "on_exhausted", "spare_readiness",
-        "injections", "log_dir", "journal", "checkpoint_dir", "resume",
+        "injections", "h2h", "replicas", "log_dir", "journal", "checkpoint_dir", "resume",
     }  # fmt: skip
     return {field.name: options.job[field.name] for field in fields(JobConfig) if field.name in options.job.keys() - settled}
 

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "heartbeat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "checkpoint_written", "host_trouble", "job_signalled", "call_report", "rank_raised", "drill_ready", "rank_reopened", "number")
+    __slots__ = ("hello", "heartbeat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "checkpoint_written", "host_trouble", "job_signalled", "edge_changed", "call_report", "rank_raised", "drill_ready", "rank_reopened", "number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     STORE_OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class AgentMessage(_message.Message):
     CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     HOST_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     JOB_SIGNALLED_FIELD_NUMBER: _ClassVar[int]
+    EDGE_CHANGED_FIELD_NUMBER: _ClassVar[int]
     CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
     RANK_RAISED_FIELD_NUMBER: _ClassVar[int]
     DRILL_READY_FIELD_NUMBER: _ClassVar[int]
@@ -56,12 +57,13 @@ class AgentMessage(_message.Message):
     checkpoint_written: CheckpointWritten
     host_trouble: HostTrouble
     job_signalled: JobSignalled
+    edge_changed: EdgeChanged
     call_report: CallReport
     rank_raised: _common_pb2.RankRaised
     drill_ready: _common_pb2.DrillReady
     rank_reopened: _common_pb2.RankReopened
     number: int
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., job_signalled: _Optional[_Union[JobSignalled, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., rank_reopened: _Optional[_Union[_common_pb2.RankReopened, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., job_signalled: _Optional[_Union[JobSignalled, _Mapping]] = ..., edge_changed: _Optional[_Union[EdgeChanged, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., rank_reopened: _Optional[_Union[_common_pb2.RankReopened, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop", "write_checkpoint", "report_calls", "drill_over", "begin_loop", "number", "heard")
@@ -320,6 +322,18 @@ class HostTrouble(_message.Message):
     kind: str
     text: str
     def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class EdgeChanged(_message.Message):
+    __slots__ = ("generation", "holder", "pids", "lost")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    PIDS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    holder: str
+    pids: _containers.RepeatedScalarFieldContainer[int]
+    lost: str
+    def __init__(self, generation: _Optional[int] = ..., holder: _Optional[str] = ..., pids: _Optional[_Iterable[int]] = ..., lost: _Optional[str] = ...) -> None: ...
 
 class JobSignalled(_message.Message):
     __slots__ = ("signal",)

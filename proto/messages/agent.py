@@ -220,6 +220,19 @@ class HostTrouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeChanged:
+    """The MPI pair from this node to a holder of its ranks' replicas has met, or is lost: then they travel by TCP for a while.
+
+    `pids`: of the sender here and the receiver there; () when it is lost. `lost`: why, "" when it has met.
+    """
+
+    generation: int
+    holder: str
+    pids: tuple[int, ...] = ()
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSignalled:
     """A signal for the whole job has come to this node: Slurm sends it to all tasks. `signal`: its number."""
 
@@ -358,6 +371,7 @@ AgentMessage = (
     | CheckpointWritten
     | HostTrouble
     | JobSignalled
+    | EdgeChanged
     | CallReport
     | RankRaised
     | DrillReady

@@ -41,5 +41,8 @@ class Arrival(Protocol):
     def fill(self, target: memoryview) -> None:
         """Returns once the next len(target) bytes lie in `target`, that place mapped. ProtocolError, OSError: they will not."""
 
+    def interrupt(self) -> None:
+        """Has `fill` raise; any thread."""
+
     def end(self) -> None:
         """Returns once nobody writes to that place any more, whether all has come or not. Called after each `begin`."""

@@ -186,7 +186,7 @@ class SimNode:
                     self._stop()
                 case events.NameProcess(process=number, rank=rank, generation=generation):
                     self._named(number, rank, generation)
-                case events.Configure() | events.PrepareStore():
+                case events.Configure() | events.PrepareStore() | events.UseEdges():
                     pass
                 case events.KillNode():
                     self.die()

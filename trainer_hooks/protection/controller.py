@@ -7,15 +7,18 @@ from pathlib import Path
 
 from deadpool.host.errors import ConfigError, DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.checkpoint import folder_name, read_marker
-from deadpool.proto.messages import NO_STEP, Placement, ProtectionChanged, Reform, StateDiffers
+from deadpool.proto.config import Transport
+from deadpool.proto.messages import NO_STEP, Endpoint, Placement, ProtectionChanged, Reform, StateDiffers
 from deadpool.proto.vault.holdings import holdings
 from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.transport import ReplicaSender
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
 from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
+from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.peers import Exchange, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
@@ -236,7 +239,7 @@ class Protection:
             checkpoints = CheckpointAgreement(store, world_size, self._becomes_checkpoint, self._nothing_is_pinned)
         return Network(
             board=CommitBoard(store, rank=rank, world_size=world_size),
-            holders=[VaultClient(endpoint, session.token) for endpoint in self._placement.holders],
+            holders=[self._way_to(endpoint) for endpoint in self._placement.holders],
             exchange=Exchange(
                 store,
                 rank=rank,
@@ -249,6 +252,11 @@ class Protection:
             checkpoints=checkpoints,
             cancelled=cancelled,
         )
+
+    def _way_to(self, holder: Endpoint) -> ReplicaSender:
+        by_tcp = VaultClient(holder, self._session.token)
+        by_mpi = self._session.keeping.h2h is Transport.MPI
+        return EdgeClient(self._session.vault_dir, holder, by_tcp) if by_mpi else by_tcp
 
     def _nothing_is_pinned(self) -> bool:
         return not self._reserved_slots().pinned()

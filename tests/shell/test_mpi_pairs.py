@@ -1,0 +1,80 @@
+"""Replicas by a real MPI pair: whatever becomes of it, each Put is acknowledged, and nothing of it is left."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mpi_edges import MpiEdge, mpi_edge, mpi_is_here
+
+from deadpool.host.errors import DeadpoolError
+
+pytestmark = [
+    pytest.mark.vault,  # an MPI library's files in /dev/shm are looked for
+    pytest.mark.skipif(not mpi_is_here(), reason="needs mpi4py and an MPI launcher: pip install mpi4py mpich"),
+]
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> Iterator[MpiEdge]:
+    with mpi_edge(tmp_path) as edge:
+        yield edge
+
+
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+def test_a_killed_process_of_a_pair_costs_no_replica_and_there_is_a_new_pair(edge: MpiEdge, side: str) -> None:
+    async def kills() -> None:
+        met = await edge.met()
+        await edge.put(1)
+        assert edge.carried() == [1]
+        os.kill(met.pids[side == "receiver"], signal.SIGKILL)
+        await edge.put(2)  # by TCP, or by the pair that dies
+        lost = await edge.until(lambda changed: bool(changed.lost))
+        assert (lost.holder, lost.generation) == ("node1", 1)
+        again = await edge.met()
+        assert not set(again.pids) & set(met.pids)
+        await edge.put(3)
+        assert edge.carried()[-1] == 3
+
+    edge.run(kills())
+    assert edge.held() == {2, 3}
+
+
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+def test_a_frozen_process_of_a_pair_is_not_waited_for(edge: MpiEdge, side: str) -> None:
+    async def freezes() -> None:
+        met = await edge.met()
+        os.kill(met.pids[side == "receiver"], signal.SIGSTOP)
+        await edge.put(1)
+        assert edge.carried() == []
+        assert edge.held() == {1}
+        await edge.until(lambda changed: bool(changed.lost))
+
+    edge.run(freezes())
+
+
+def test_what_an_older_generation_sends_is_refused_and_the_pair_lives(edge: MpiEdge) -> None:
+    async def fenced() -> None:
+        met = await edge.met()
+        edge.holder.server.fence(2)
+        with pytest.raises(DeadpoolError):
+            await edge.put(1, generation=1)
+        await edge.put(2, generation=2)
+        assert edge.carried() == [2]
+        os.kill(met.pids[0], 0)  # it lives
+        edge.pairs.wanted([], 3)
+        await edge.gone(met.pids)
+
+    edge.run(fenced())
+    assert edge.held() == {2}
+
+
+def test_a_pair_that_cannot_meet_says_why(edge: MpiEdge) -> None:
+    edge.holder.close_vault()
+
+    async def waits() -> None:
+        lost = await edge.until(lambda changed: bool(changed.lost))
+        assert "node1: its agent is not here" in lost.lost
+
+    edge.run(waits())

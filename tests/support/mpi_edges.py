@@ -1,0 +1,179 @@
+"""The two ends of a replication edge, an owner's and a holder's vault, with a real MPI pair between them."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from deadpool.agent.edges.launcher import find_launcher
+from deadpool.agent.edges.pairs import MpiPairs
+from deadpool.agent.vault.folder import Vault
+from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.host.errors import ConfigError
+from deadpool.proto.messages import EdgeChanged, Endpoint, SlotKind
+from deadpool.proto.secret import make_token
+from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity, slot_path
+from deadpool.proto.vault.transport import SlotPart
+from deadpool.proto.vault.wire import Put
+from deadpool.trainer_hooks.protection.edge_client import EdgeClient
+from deadpool.trainer_hooks.protection.replicate import VaultClient
+
+TOKEN = make_token()
+WAIT_S = 90.0
+ITEM_BYTES, ITEMS = 3_000_001, 3  # 9 MB: three pieces, and none of them an item
+
+
+def mpi_is_here() -> bool:
+    try:
+        find_launcher()
+    except ConfigError:
+        return False
+    return True
+
+
+class Side:
+    """One node: its vault and what serves it."""
+
+    def __init__(self, root: Path, node_id: str) -> None:
+        self.vault = Vault.create(root, "job", node_id)
+        self.server = ReplicaServer("127.0.0.1", TOKEN)
+        self.server.start(self.vault.folder)
+        self.endpoint = Endpoint(node_id=node_id, host="127.0.0.1", port=self.server.port)
+        self._open = True
+
+    def close_vault(self) -> None:
+        if self._open:
+            self._open = False
+            self.server.close()
+            self.vault.remove()
+
+
+class ByTcp(VaultClient):
+    """Notes which states it has carried."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint, TOKEN)
+        self.steps: list[int] = []
+
+    def put(self, request: Put, parts: Sequence[SlotPart], tables: bytes, page: bytes) -> None:
+        self.steps.append(request.step)
+        super().put(request, parts, tables, page)
+
+
+class MpiEdge:
+    """Of rank 0, from node0 to node1: what a rank, the owner's agent and the holder's do, without the rest of a job."""
+
+    def __init__(self, root: Path) -> None:
+        self.owner, self.holder = Side(root, "node0"), Side(root, "node1")
+        self._by_tcp = ByTcp(self.holder.endpoint)
+        self._client = EdgeClient(self.owner.vault.folder, self.holder.endpoint, self._by_tcp)
+        self._put: list[int] = []
+        self._scratch = root / "scratch"
+        self._scratch.mkdir()
+        self._layout = Layout.place(
+            [Item(key=f"w{index}", offset=0, nbytes=ITEM_BYTES, dtype="uint8", shape=(ITEM_BYTES,)) for index in range(ITEMS)], []
+        )
+        self._slot_bytes, self._offset = slot_capacity(self._layout.data_bytes, ITEMS, 100)
+        path = slot_path(self.owner.vault.folder, SlotKind.SNAPSHOT, 0, "a")
+        reserve(path, self._slot_bytes)
+        self._slot = SlotFile(path)
+        self.said: list[EdgeChanged] = []
+        self._changed = asyncio.Event()
+        self.pairs: MpiPairs
+
+    def run(self, test: Coroutine[None, None, None]) -> None:
+        async def within() -> None:
+            self.pairs = MpiPairs(
+                find_launcher(), self.owner.endpoint, self.owner.vault.folder, "job", self._scratch, self._heard
+            )
+            self.pairs.wanted([self.holder.endpoint], 1)
+            try:
+                await test
+            finally:
+                self.pairs.close()
+
+        asyncio.run(within())
+
+    def close(self) -> None:
+        self._client.close()
+        self.owner.close_vault()
+        self.holder.close_vault()
+
+    # ------------------------------------------------------------ the owner's agent
+
+    def _heard(self, changed: EdgeChanged) -> None:
+        self.said.append(changed)
+        self._changed.set()
+
+    async def until(self, wanted: Callable[[EdgeChanged], bool]) -> EdgeChanged:
+        """Returns the first such thing that has not been asked for yet; what was said before it is over."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                while self.said:
+                    if wanted(changed := self.said.pop(0)):
+                        return changed
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def met(self) -> EdgeChanged:
+        return await self.until(lambda changed: not changed.lost)
+
+    async def gone(self, pids: Sequence[int]) -> None:
+        """Returns when these processes have ended."""
+        loop = asyncio.get_running_loop()
+        for pid in pids:
+            try:
+                pidfd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            ended = loop.create_future()
+            loop.add_reader(pidfd, ended.set_result, None)
+            async with asyncio.timeout(WAIT_S):
+                await ended
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+
+    # ------------------------------------------------------------ the rank
+
+    async def put(self, step: int, generation: int = 1) -> None:
+        """Seals a state of rank 0 and sends its replica."""
+        await asyncio.to_thread(self._send, step, generation)
+
+    def carried(self) -> list[int]:
+        """Returns the states that were acknowledged without TCP."""
+        return [step for step in self._put if step not in self._by_tcp.steps]
+
+    def held(self) -> set[int]:
+        return {slot.step for slot in self.holder.vault.slots()}
+
+    def _send(self, step: int, generation: int) -> None:
+        data = self._slot.view[self._offset : self._offset + self._layout.data_bytes]
+        data[:] = bytes([step % 251]) * len(data)
+        sums = tuple(checksum(data[item.offset : item.offset + item.nbytes]) for item in self._layout.items)
+        tables, layout_bytes = Tables(layout=self._layout, meta=b"meta", checksums=sums).to_bytes()
+        header = Header(
+            rank=0, generation=generation, step=step, layout_bytes=layout_bytes, meta_bytes=4, items=ITEMS,
+            data_offset=self._offset, data_bytes=len(data), unique_bytes=len(data), tables_checksum=checksum(tables),
+        )  # fmt: skip
+        put = Put(
+            rank=0, generation=generation, step=step, keep_step=step - 1, data_offset=self._offset, data_bytes=len(data),
+            tables_bytes=len(tables), sender_generation=generation,
+        )  # fmt: skip
+        cuts = [0, 1000, 5_000_000, len(data)]
+        parts = [
+            SlotPart(path=self._slot.path, offset=self._offset + begin, view=data[begin:end]) for begin, end in pairwise(cuts)
+        ]
+        self._client.reserve(0, self._slot_bytes)
+        self._client.put(put, parts, tables, header.to_page())
+        self._put.append(step)
+
+
+@contextmanager
+def mpi_edge(root: Path) -> Iterator[MpiEdge]:
+    edge = MpiEdge(root)
+    try:
+        yield edge
+    finally:
+        edge.close()

@@ -1,0 +1,105 @@
+"""What travels between the two processes of a pair, without MPI: a communicator of queues stands in for it."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deadpool.agent.edges.segments import mapped_segments
+from deadpool.agent.edges.sender import pieces_of, scattered_pieces
+from deadpool.agent.edges.transfer import Transfer
+from deadpool.host.errors import UnavailableError
+
+PIECE_BYTES = 10
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 45)), max_size=12))
+def test_pieces_are_the_ranges_bytes_cut_at_the_same_places_at_both_ends(ranges: list[tuple[int, int]]) -> None:
+    memory = memoryview(bytes(range(250)))
+    data = b"".join(memory[begin : begin + size] for begin, size in ranges)
+    buffers = [bytearray(PIECE_BYTES), bytearray(PIECE_BYTES)]
+    sent: list[bytes] = []
+    before: memoryview | None = None
+    for piece in scattered_pieces(memory, ranges, buffers, PIECE_BYTES):  # of two, the first may be reused when the third is made
+        if before is not None:
+            sent.append(bytes(before))
+        before = piece
+    if before is not None:
+        sent.append(bytes(before))
+    assert sent == [bytes(piece) for piece in pieces_of(memoryview(data), PIECE_BYTES)]
+
+
+class Done:
+    def __init__(self, is_done: Callable[[], bool]) -> None:
+        self._is_done = is_done
+
+    def Test(self) -> bool:
+        return self._is_done()
+
+
+class Communicator:
+    """One end; what is sent arrives at the other one's receives in the order in which both were posted."""
+
+    def __init__(self, rank: int, sent: "dict[int, deque[bytes]]", coming: "dict[int, deque[bytes]]") -> None:
+        self.rank, self._sent, self._coming = rank, sent, coming
+
+    def Isend(self, data: memoryview | bytes, *, dest: int, tag: int) -> Done:
+        self._sent.setdefault(tag, deque()).append(bytes(data))
+        return Done(lambda: True)
+
+    def Irecv(self, target: memoryview | bytearray, *, source: int, tag: int) -> Done:
+        def arrive() -> bool:
+            coming = self._coming.setdefault(tag, deque())
+            if coming:
+                data = coming.popleft()
+                target[: len(data)] = data
+                return True
+            return False
+
+        return Done(arrive)
+
+
+def ends(stall_s: float) -> tuple[Transfer, Transfer]:
+    there: dict[int, deque[bytes]] = {}
+    back: dict[int, deque[bytes]] = {}
+    return (
+        Transfer(Communicator(0, there, back), lambda: None, stall_s),
+        Transfer(Communicator(1, back, there), lambda: None, stall_s),
+    )
+
+
+def test_frames_and_data_come_as_they_were_sent() -> None:
+    sender, receiver = ends(60.0)
+    assert receiver.poll_frame() is None
+    sender.send_frame({"put": {"rank": 1}})
+    sender.send_frame({"go": True})
+    sender.send(iter(pieces_of(memoryview(b"a" * 25), PIECE_BYTES)))
+    assert receiver.receive_frame(60.0) == {"put": {"rank": 1}}
+    assert receiver.poll_frame() == {"go": True}
+    data, landed = bytearray(25), []
+    receiver.receive(iter(pieces_of(memoryview(data), PIECE_BYTES)), lambda: landed.append(len(landed)))
+    assert bytes(data) == b"a" * 25
+    assert landed == [0, 1, 2]
+
+
+def test_a_transfer_without_progress_says_so_and_looks_around_meanwhile() -> None:
+    looked = threading.Event()
+    alone = Transfer(Communicator(1, {}, {}), looked.set, 0.05)
+    with pytest.raises(UnavailableError, match="no progress for"):
+        alone.receive(iter([memoryview(bytearray(3))]))
+    assert looked.is_set()
+
+
+def test_segments_are_known_by_their_names_and_only_those() -> None:
+    maps = """\
+7f0-7f1 rw-s 00000000 00:18 5 /dev/shm/mpich_shm_be0e4f9e_0
+7f1-7f2 rw-s 00000000 00:18 6 /dev/shm/deadpool-job-node0/snapshot-0-a
+7f2-7f3 rw-s 00000000 00:18 7 /dev/shm/sm_segment.vm.0.2f1.0
+7f3-7f4 rw-s 00000000 00:18 8 /dev/shm/mpich_shm_old (deleted)
+7f4-7f5 r-xp 00000000 08:01 9 /usr/lib/libmpi.so.12
+"""
+    assert mapped_segments(maps) == {Path("/dev/shm/mpich_shm_be0e4f9e_0"), Path("/dev/shm/sm_segment.vm.0.2f1.0")}
