@@ -40,9 +40,19 @@ from deadpool.agent.processes.environment import STANDIN
 from deadpool.agent.roles import joining_role, starting_role
 from deadpool.agent.standins import Standins
 from deadpool.proto import messages
-from deadpool.proto.config import JobConfig, from_json
+from deadpool.proto.config import JobConfig, Transport, from_json
 from deadpool.proto.faults import FAULTS, Target
-from deadpool.proto.messages import Assign, InjectionDue, LaunchFailed, Quiesce, RankExited, RankPrepared, Role, StartRanks
+from deadpool.proto.messages import (
+    Assign,
+    InjectionDue,
+    LaunchFailed,
+    Placement,
+    Quiesce,
+    RankExited,
+    RankPrepared,
+    Role,
+    StartRanks,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -207,7 +217,7 @@ class NodeCore:
             yield from self._supersede()
             self._starting = None
             self.generation = order.generation
-            yield UseEdges(generation=order.generation, holders=())
+            yield from self._use_edges(order.generation, ())
         elif not order.resumed:  # the supervisor knows of none
             yield from self._end_hot(None)
 
@@ -238,7 +248,7 @@ class NodeCore:
         self._starting = None
         self._last_exits.clear()
         yield DropSnapshots()
-        yield _edges(order)
+        yield from self._use_edges(order.generation, order.placements)
         for placement in order.placements:
             role = starting_role(self._job(), order, placement, self._visible_devices)
             yield self._start(placement.rank, role, role.environment)
@@ -396,13 +406,18 @@ class NodeCore:
         yield ReportVault(generation=order.generation)
 
     def _reform(self, order: messages.Reform) -> Iterator[Command]:
-        yield _edges(order)
+        yield from self._use_edges(order.generation, order.placements)
         live = self.ranks()
         for placement in order.placements:
             process = live.get(placement.rank)
             if process is not None and process.registered:
                 sources = tuple(source for source in order.sources if source.rank == placement.rank)
                 yield Tell(process=process.number, order=replace(order, placements=(placement,), sources=sources))
+
+    def _use_edges(self, generation: int, placements: tuple[Placement, ...]) -> Iterator[Command]:
+        if self._job().h2h is Transport.MPI:
+            holders = {holder.node_id: holder for placement in placements for holder in placement.holders}
+            yield UseEdges(generation=generation, holders=tuple(holders.values()))
 
     def _waiting(self) -> int:
         return sum(process.waits or (process.hot > 0 and not process.killed) for process in self.processes.values())
@@ -436,9 +451,3 @@ class NodeCore:
 
     def _refusal(self) -> Report:
         return Report(message=LaunchFailed(generation=self.generation, reason=self._problem))
-
-
-def _edges(order: StartRanks | messages.Reform) -> UseEdges:
-    """Returns where this node's ranks have their replicas, by the orders that place them."""
-    holders = {holder.node_id: holder for placement in order.placements for holder in placement.holders}
-    return UseEdges(generation=order.generation, holders=tuple(holders.values()))

@@ -45,7 +45,7 @@ class EdgeReceiver:
         answer = self._heard()
         if "file" not in answer:
             return str(answer["error"])
-        landing = _Landing(self._connection(), self._mappings.of(Path(str(answer["file"]))), int(str(answer["offset"])))
+        landing = _WrittenSlot(self._connection(), self._mappings.of(Path(str(answer["file"]))), int(str(answer["offset"])))
         self._transfer.send_frame({"go": True})
         self._transfer.receive(landing.places(put.data_bytes), landing.landed)
         if landing.stopped:
@@ -67,7 +67,7 @@ class EdgeReceiver:
         return receive_frame(connection)
 
 
-class _Landing:
+class _WrittenSlot:
     """Where one replica's data come to. Once it is stopped they come to nowhere: the slot is the agent's alone again."""
 
     def __init__(self, agent: socket.socket, memory: memoryview, offset: int) -> None:

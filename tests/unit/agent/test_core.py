@@ -31,15 +31,17 @@ from deadpool.agent.events import (
     StartProcess,
     StoreServed,
     Tell,
+    UseEdges,
 )
 from deadpool.agent.standins import REFILL_DELAY_S, STANDIN_FAILURES_MAX
 from deadpool.proto import messages
 from deadpool.proto.call_record import Head
-from deadpool.proto.config import JobConfig, to_json
+from deadpool.proto.config import JobConfig, Transport, to_json
 from deadpool.proto.messages import (
     NO_STEP,
     AgentMessage,
     Assign,
+    Endpoint,
     Inject,
     InjectFailure,
     InjectionAck,
@@ -76,10 +78,10 @@ def placement(rank: int) -> Placement:
 class Node:
     """A core whose processes do what the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: JobConfig = CONFIG) -> None:
         self.core = NodeCore(node_id="node0", hint=1, host="h")
         self.now_s = 100.0
-        assert self.order(Welcome(config_json=to_json(CONFIG), generation=0)) == [Configure(config=CONFIG)]
+        assert self.order(Welcome(config_json=to_json(config), generation=0)) == [Configure(config=config)]
 
     def event(self, event: Event) -> list[Command]:
         return self.core.handle(event, now_s=self.now_s)
@@ -307,6 +309,26 @@ def test_a_node_that_the_job_has_left_behind_ends_its_ranks() -> None:
     assert left_behind == [KillProcess(process=zero), KillProcess(process=one)]
     assert node.exit(zero) == node.exit(one) == []
     assert node.core.generation == 2
+
+
+def test_where_replicas_travel_by_mpi_each_placing_says_to_whom() -> None:
+    config = replace(CONFIG, h2h=Transport.MPI)
+    node = Node(config)
+
+    def at(name: str) -> Placement:
+        return replace(placement(0), holders=(Endpoint(node_id=name, host="h", port=1),))
+
+    order = StartRanks(
+        generation=1, world_size=2, placements=(at("b"),), store_host="h", store_port=1, master_node_count=1, restart_count=0
+    )
+    (process,) = node.run(commands := node.order(order))
+    holders = (Endpoint(node_id="b", host="h", port=1),)
+    assert [each for each in commands if isinstance(each, UseEdges)] == [UseEdges(generation=1, holders=holders)]
+    reform = Reform(generation=2, resume_step=5, store_host="h", store_port=2, placements=(at("c"),), sources=())
+    holders = (Endpoint(node_id="c", host="h", port=1),)
+    assert node.order(reform)[0] == UseEdges(generation=2, holders=holders)
+    left_behind = node.order(Welcome(config_json=to_json(config), generation=3))
+    assert left_behind == [KillProcess(process=process), UseEdges(generation=3, holders=())]
 
 
 def test_a_node_that_cannot_run_the_job_says_so_each_time() -> None:

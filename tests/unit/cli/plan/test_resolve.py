@@ -197,6 +197,11 @@ def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...], words:
 
 
 def test_what_cannot_quite_be_had_is_said_in_a_line() -> None:
+    assert plan("--h2h", "off", "--nnodes", "2", "t.py").remarks == (
+        "--h2h off: nothing is replicated; a lost process comes back from its node's memory, a lost node ends the job "
+        "(no --checkpoint-dir)",
+    )
+    assert plan("--h2h", "off", "--nnodes", "2", "t.py").config.replicas == 0
     assert plan("--replicas", "3", "--nnodes", "2", "t.py").remarks == (
         "--replicas 3: there are other nodes for 1 (--nnodes 2 and --spares 0), so that many copies are kept",
     )
