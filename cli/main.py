@@ -109,13 +109,13 @@ def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> N
         click.echo(json.dumps(as_json(found)))
         return
     from deadpool.cli import client
-    from deadpool.cli.commands import tables
     from deadpool.cli.holdings import as_plain
+    from deadpool.proto.convert import status_as_plain
 
     with client.connected(found, to_the_end=watch) as job:
         while True:
             status = job.status()
-            shown = tables.as_json(status)
+            shown = status_as_plain(status)
             if holdings:
                 shown["state"] = as_plain(job.holdings(status))
             click.echo(json.dumps(shown))
@@ -148,6 +148,20 @@ def _watch(folder: Path, console: "Console", *, holdings: bool) -> None:
         lambda: tables.ended_view(read_ended(name, log_dir)),
         (lambda job, status: tables.holdings_view(job.holdings(status))) if holdings else None,
     )
+
+
+@commands.command(short_help="The link to the job's page.")
+@job_option
+def dashboard(job_id: str | None) -> None:
+    """Print the link to the page of a job that was launched with --dashboard. Whoever has it can look at the job, and no more."""
+    from deadpool.cli.launcher.job_dirs import read_endpoint
+    from deadpool.proto.secret import read_private, view_key
+
+    folder = find_job(job_id)
+    address = read_endpoint(folder).dashboard
+    if not address:
+        raise ConfigError(f"job {folder.name} has no page; launch it with --dashboard")
+    click.echo(f"{address}/#key={view_key(read_private(folder / 'token'))}")
 
 
 @commands.command(short_help="Every change, one a line.")

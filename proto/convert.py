@@ -92,6 +92,15 @@ def to_plain(message: Any) -> Any:
     return dataclasses.asdict(message)
 
 
+def status_as_plain(status: status_messages.JobStatus) -> dict[str, Any]:
+    """Returns the status as `deadpool status --json`, the page and the summary file spell it: a recovery's class is "class"."""
+    plain: dict[str, Any] = to_plain(status)
+    plain["recoveries"] = [
+        {("class" if key == "failure_class" else key): value for key, value in each.items()} for each in plain["recoveries"]
+    ]
+    return plain
+
+
 def _decode_body(wire: Any) -> object:
     body = wire.WhichOneof("body")
     if body is None:

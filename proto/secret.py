@@ -1,7 +1,8 @@
 """The job's token: made at launch, kept in a 0600 file, shown on every call; over raw TCP it is proven, never sent.
 
 gRPC calls carry it as metadata (`TOKEN_KEY`). A TCP connection proves it both ways: the server sends a nonce, the client
-answers with HMAC(token, "client" + nonce) and a nonce of its own, the server with HMAC(token, "server" + that nonce).
+answers with HMAC(token, "client" + nonce) and a nonce of its own, the server with HMAC(token, "server" + that nonce). A browser
+shows a key that is made of the token (`view_key`), from which the token cannot be found.
 """
 
 import hmac
@@ -17,6 +18,7 @@ TOKEN_KEY = "deadpool-token"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 AUTH_TIMEOUT_S = 5.0
+_VIEW_KEY_CHARS = 32
 
 
 def make_token() -> str:
@@ -43,6 +45,11 @@ def read_private(path: Path) -> str:
 def token_matches(token: str, shown: str | bytes | None) -> bool:
     shown_bytes = shown.encode() if isinstance(shown, str) else shown or b""
     return hmac.compare_digest(token.encode(), shown_bytes)
+
+
+def view_key(token: str) -> str:
+    """Returns the key with which a person may look at the job's page, and do nothing else."""
+    return hmac.digest(token.encode(), b"dashboard", "sha256").hex()[:_VIEW_KEY_CHARS]
 
 
 def _proof(token: str, side: bytes, nonce: bytes) -> bytes:

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
 from deadpool.host.addresses import join_host_port
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--summary-json", type=Path, help="where to write how the job went")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
+    parser.add_argument("--dashboard", metavar="HOST:PORT", help="where to serve the page; port 0: a free one (default: nowhere)")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one dies")
     parser.add_argument(
         "--dies-with-parent", action="store_true", help="the same, immediately and without a word: as its machine would"
@@ -112,7 +113,9 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     except RuntimeError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there, choose another ({error})") from error
     endpoint = {"job_id": config.job_id, "endpoint": join_host_port(host, bound), "pid": os.getpid()}
-    with _metrics(runtime, host, config.metrics_port):
+    async with AsyncExitStack() as stack:
+        endpoint["dashboard"] = await stack.enter_async_context(_page(runtime, token, arguments.dashboard))
+        stack.enter_context(_metrics(runtime, host, config.metrics_port))
         write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
         write_endpoint(folder, term, endpoint)
         exit_code = await runtime.run()
@@ -132,6 +135,20 @@ def _check_free(option: str, host: str, port: int) -> None:
     """Raises ConfigError when that port is taken: gRPC would say it in a log of its own, at length."""
     if reason := why_taken(host, port):
         raise ConfigError(f"{option} {port}: cannot listen at {join_host_port(host, port)}, choose another ({reason})")
+
+
+@asynccontextmanager
+async def _page(runtime: Runtime, token: str, where: str | None) -> AsyncIterator[str]:
+    """Enters with the page's address, "" where none is wanted."""
+    if where is None:
+        yield ""
+        return
+    from deadpool.supervisor.dashboard.server import Dashboard, serving  # its library is loaded only where it is asked for
+
+    host, _, port = where.rpartition(":")
+    async with serving(Dashboard(runtime.status, runtime.events, token), host=host.strip("[]"), port=int(port)) as address:
+        tell(f"deadpool: page: {address} (`deadpool dashboard` prints the link that opens it)")
+        yield address
 
 
 def _metrics(runtime: Runtime, host: str, port: int | None) -> AbstractContextManager[None]:

@@ -15,22 +15,12 @@ from deadpool.cli.launcher.console import describe
 from deadpool.cli.live.frame import frame
 from deadpool.cli.live.marks import glyphs_for
 from deadpool.host.sizes import size_text
-from deadpool.proto.convert import to_plain
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.vault.holdings import ranks_text
 
 _RECOVERIES_SHOWN = 5
 _WIDE = 240
-
-
-def as_json(status: JobStatus) -> dict[str, Any]:
-    """Returns the status as `--json` and the summary file spell it: a recovery's class is "class"."""
-    plain: dict[str, Any] = to_plain(status)
-    plain["recoveries"] = [
-        {("class" if key == "failure_class" else key): value for key, value in each.items()} for each in plain["recoveries"]
-    ]
-    return plain
 
 
 def status_view(status: JobStatus, console: Console) -> RenderableType:

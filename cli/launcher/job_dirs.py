@@ -27,11 +27,12 @@ _SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without the final zero
 
 @dataclass(frozen=True, slots=True)
 class SupervisorEndpoint:
-    """Where a job's supervisor listens, as `host:port`, and its pid."""
+    """Where a job's supervisor listens, as `host:port`, and its pid. `dashboard`: the page's address, "" without one."""
 
     job_id: str
     endpoint: str
     pid: int
+    dashboard: str = ""
 
 
 @contextmanager

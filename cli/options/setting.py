@@ -25,6 +25,7 @@ class Setting:
 
     `default`: where JobConfig has none. `default_is`: in words, for a default that is no constant. `torchrun`: torchrun has the
     option too, and reads its default from PET_NAME; `variable`: from that one as well. `unit`: of the value, for the reference.
+    `alone`: the value where the option is given without one; `is_value` says then whether the word behind it is one.
     """
 
     field: str
@@ -40,6 +41,8 @@ class Setting:
     variable: str = ""
     multiple: bool = False
     hidden: bool = False
+    alone: str = ""
+    is_value: Callable[[str], bool] | None = None
 
     @property
     def is_flag(self) -> bool:
@@ -70,6 +73,8 @@ class Setting:
             *names,
             cls=HeadedOption,
             heading=heading,
+            alone=self.alone,
+            is_value=self.is_value,
             is_flag=self.is_flag,
             type=self.type,
             multiple=self.multiple,
@@ -82,15 +87,35 @@ class Setting:
 
 
 class HeadedOption(click.Option):
-    """An option that --help shows under a heading."""
+    """An option that --help shows under a heading, and that may do without its value, where `is_value` tells."""
 
-    def __init__(self, *arguments: Any, heading: str, **options: Any) -> None:
+    def __init__(self, *arguments: Any, heading: str, alone: str, is_value: Callable[[str], bool] | None, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.heading = heading
+        self.heading, self.alone, self.is_value = heading, alone, is_value
 
 
 class HeadedCommand(click.Command):
     """Shows options under their headings, in the order in which the headings come; what has none comes last."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._with_values(args))
+
+    def _with_values(self, words: list[str]) -> list[str]:
+        """Gives options their value that stand without one, before the first word that is no option's: SCRIPT."""
+        named = {name: each for each in self.params if isinstance(each, HeadedOption) for name in each.opts}
+        found, rest = list[str](), list(words)
+        while rest and rest[0].startswith("-") and rest[0] != "--":
+            word = rest.pop(0)
+            name, has_value, _ = word.partition("=")
+            option = named.get(name.replace("_", "-"))
+            if option is None or has_value or option.is_flag or option.count:
+                found.append(word)
+            elif option.is_value is not None and not (rest and option.is_value(rest[0])):
+                found.append(f"{word}={option.alone}")
+            else:
+                found += [word, *rest[:1]]
+                del rest[:1]
+        return found + rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

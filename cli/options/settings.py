@@ -11,7 +11,7 @@ import click
 
 from deadpool.cli.options import torchrun
 from deadpool.cli.options.setting import Setting
-from deadpool.cli.options.types import RulesFile, host_names, path_text, seconds, whole_number
+from deadpool.cli.options.types import ANY_PLACE, RulesFile, host_names, is_place, path_text, place, seconds, whole_number
 from deadpool.proto.config import OnExhausted, Readiness, Transport
 
 _SECONDS: dict[str, Any] = {"type": seconds(), "metavar": "SECONDS", "unit": "s"}
@@ -117,6 +117,9 @@ LOGS = (
             help="Size at which a log file becomes FILE.1, and the FILE.1 before is gone."),
     Setting(field="summary_json", name="summary-json", type=click.Path(dir_okay=False), metavar="FILE",
             help="Write there at the end: steps, recoveries with their phases, exposed stall."),
+    Setting(field="dashboard", name="dashboard", type=place, metavar="[PORT]", alone=ANY_PLACE, is_value=is_place,
+            help="Serve a page that shows the job live, for who has its key: `deadpool dashboard` prints the link. At the "
+                 "supervisor's loopback, or HOST:PORT; without a port the first free one from 8470 on."),
     Setting(field="metrics_port", name="metrics-port", **_PORT,
             help="Prometheus metrics at http://HOST:PORT/metrics, where the supervisor listens; each agent has its own, on the "
                  "first free port after that one. http://HOST:PORT/targets names them all, for http_sd_configs."),

@@ -11,6 +11,10 @@ import click
 
 from deadpool.host.errors import ConfigError
 
+ANY_PLACE = "any"
+_PLACE = re.compile(r"(?:(?P<host>[^\s:]+|\[\S+\]):)?(?P<port>[0-9]{1,6})")
+_LOOPBACK, _HIGHEST_PORT = "127.0.0.1", 65535
+
 
 def seconds(*, at_least: float | None = None) -> Callable[[Any], float]:
     """Returns the type of a time in seconds: a finite number, more than 0 unless `at_least` says otherwise."""
@@ -44,6 +48,23 @@ def whole_number(*, at_least: int = 0, at_most: int | None = None) -> Callable[[
         return value
 
     return whole_number_type
+
+
+def is_place(text: str) -> bool:
+    """Returns whether that may be a PORT or HOST:PORT, and not the name of a script."""
+    return _PLACE.fullmatch(text) is not None
+
+
+def place(text: str) -> str:
+    """Returns HOST:PORT of [HOST:]PORT, or of ANY_PLACE; on this machine's loopback where no host is named."""
+    found = _PLACE.fullmatch(text)
+    if found is None and text != ANY_PLACE:
+        raise click.BadParameter(f"{text}: write PORT or HOST:PORT")
+    if found is None:
+        return f"{_LOOPBACK}:0"
+    if not 0 < int(found["port"]) <= _HIGHEST_PORT:
+        raise click.BadParameter(f"{text}: a port is 1 to {_HIGHEST_PORT}")
+    return f"{found['host'] or _LOOPBACK}:{found['port']}"
 
 
 def path_text(text: str) -> str:

@@ -24,6 +24,7 @@ class LaunchOptions:
     hosts: tuple[str, ...]
     interface: str | None
     port: int | None
+    dashboard: str | None
     summary_json: str | None
     preflight: bool
     slurm: bool

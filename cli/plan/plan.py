@@ -58,12 +58,16 @@ Way = Standalone | OverSsh | InAllocation | ByHand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """`remarks`: a line for each option that changes nothing. `port`: the supervisor's, None for any free one."""
+    """`remarks`: a line for each option that changes nothing. `port`: the supervisor's, None for any free one.
+
+    `dashboard`: HOST:PORT of the page, None for none.
+    """
 
     config: JobConfig
     way: Way
     remarks: tuple[str, ...]
     port: int | None
+    dashboard: str | None
     summary_json: str | None
     interface: str | None
     preflight: bool
@@ -71,7 +75,8 @@ class LaunchPlan:
     @property
     def for_supervisor(self) -> list[str]:
         """Returns the supervisor's own arguments, but for its port."""
-        return [] if self.summary_json is None else ["--summary-json", self.summary_json]
+        given = {"--summary-json": self.summary_json, "--dashboard": self.dashboard}
+        return [word for option, value in given.items() if value is not None for word in (option, value)]
 
     @property
     def size(self) -> str:

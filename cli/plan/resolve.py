@@ -58,6 +58,7 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
             *shortfalls(config, options.given),
         ),
         port=_port(options, way),
+        dashboard=options.dashboard,
         summary_json=options.summary_json and posixpath.join(environment.folder, options.summary_json),
         interface=options.interface,
         preflight=options.preflight,

@@ -1,6 +1,7 @@
 """events.jsonl: one line per change, for people and scripts; whoever follows gets the past lines and those to come."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -53,6 +54,25 @@ class EventLog:
         """No line comes any more: followers end."""
         self._closed = True
         self._wake()
+
+    @property
+    def count(self) -> int:
+        return len(self._lines)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def some(self, first: int, most: int) -> list[str]:
+        """Returns so many lines at most, from that one on."""
+        return self._lines[first : first + most]
+
+    async def grown(self, known: int, timeout_s: float) -> bool:
+        """Returns whether there are more lines than are known, or the log is closed; waits for it so long."""
+        if len(self._lines) <= known and not self._closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._grown.wait(), timeout_s)
+        return len(self._lines) > known or self._closed
 
     async def lines(self, *, follow: bool) -> AsyncIterator[str]:
         """Yields every line so far and, with `follow`, those to come until the end of the job."""

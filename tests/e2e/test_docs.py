@@ -36,7 +36,7 @@ def test_the_commands_for_a_running_job(launcher: Launcher) -> None:
     lines = [line.split("  #")[0].strip() for line in WHILE_IT_RUNS[1].splitlines()]
     assert lines[-1] == "deadpool stop"
     script = (str(ROOT / "examples" / "train_gpt.py"), *SMALL, "--steps", "100000")
-    job = launcher.start("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", *script)
+    job = launcher.start("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--dashboard", *script)
     until(lambda: any(event["event"] == "started" for event in job.events()), 60, "the job trains")
     following = []
     for line in lines:

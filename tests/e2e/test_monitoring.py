@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a job as deploy/monitoring says, and knows afterwards what has happened."""
+"""A real Prometheus scrapes a job as deploy/monitoring says, and a real browser looks at its page while a node is swapped."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
+from browser import browser, opened_page
 from launching import Launcher, until
 from prometheus import program
 from training import ROOT, SMALL
@@ -88,3 +89,29 @@ def test_prometheus_finds_the_job_and_counts_a_recovery(launcher: Launcher, tmp_
         assert [(rule["name"], rule["lastError"]) for rule in group["rules"] if rule["health"] != "ok"] == []
     assert job.ask("stop").returncode == 0
     assert job.wait(40).exit_code == 143
+
+
+def test_the_page_shows_a_swap_as_it_happens(launcher: Launcher) -> None:
+    with browser() as window:
+        options = ("--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", "--dashboard")
+        job = launcher.start(*options, str(ROOT / "examples" / "train_gpt.py"), "--steps", "100000", *SMALL)
+        until((job.job_folder / "endpoint.json").exists, 60, "the supervisor listens")
+        link = job.ask("dashboard").stdout.strip()
+        address, _, key = link.partition("#")
+        assert f"deadpool: page: {address.rstrip('/')}" in job.err
+        assert key not in job.err
+        with opened_page(window, address) as stranger:
+            stranger.get_by_label("Key").wait_for()
+            assert job.job_id not in stranger.content()
+        with opened_page(window, link) as page:
+            page.get_by_role("heading", name=job.job_id).wait_for()
+            until(lambda: job.status()["commit_step"] > 3, 80, "steps are committed")
+            assert job.ask("inject", "kill-node", "1").returncode == 0
+            row = page.get_by_role("row").filter(has_text="node1 lost")
+            row.wait_for(timeout=60_000)
+            assert "node2 took rank 1" in row.inner_text()
+            page.get_by_role("log").filter(has_text="Recovered in").wait_for(state="attached")
+            assert job.ask("stop").returncode == 0
+            page.get_by_text("the job has ended", exact=True).wait_for()
+            assert page.get_by_role("status").filter(has_text="The job was stopped: deadpool stop").is_visible()
+        assert job.wait(40).exit_code == 143

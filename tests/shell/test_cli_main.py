@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import ProxyHandler, Request, build_opener
 
 import grpc
 import pytest
@@ -28,7 +29,8 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
         with job_folder(config) as folder:
-            command = [sys.executable, "-m", "deadpool.supervisor.main", "--job-dir", str(folder)]
+            own = ["--job-dir", str(folder), "--dashboard", "127.0.0.1:0"]
+            command = [sys.executable, "-m", "deadpool.supervisor.main", *own]
             with (tmp_path / "err").open("wb") as err:
                 process = subprocess.Popen(command, stderr=err)
             try:
@@ -49,6 +51,14 @@ def test_status_events_and_refusals(
     assert run(["status", "--job", "j"]) == 0
     assert "assemble" in capfd.readouterr().out
     assert run(["events"]) == run(["events", "--json"]) == 0
+    assert run(["dashboard"]) == 0
+    link = capfd.readouterr().out.strip()
+    address, _, key = link.partition("/#key=")
+    request = Request(f"{address}/api/live", headers={"Authorization": f"Bearer {key}"})
+    with build_opener(ProxyHandler({})).open(request, timeout=10) as live:
+        while not (line := live.readline()).startswith(b'data: {"now"'):
+            assert line
+    assert json.loads(line.removeprefix(b"data: "))["status"].keys() == status.keys()
     assert run(["inject", "kill-rank", "9"]) == 2
     assert "9" in capfd.readouterr().err
     assert run(["status", "--job", "k"]) == 2

@@ -6,10 +6,11 @@ import pytest
 from statuses import job
 
 from deadpool.cli.commands import tables
+from deadpool.proto.convert import status_as_plain
 
 
 def test_json_spells_the_class_as_the_summary_does() -> None:
-    plain = tables.as_json(job())
+    plain = status_as_plain(job())
     assert plain["recoveries"][0]["class"] == "permanent"
     assert "failure_class" not in plain["recoveries"][0]
     first = plain["nodes"][2]["ranks"][1]

@@ -45,6 +45,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["--spares", "1.5", "SCRIPT"], "'--spares': 1.5: write a whole number, 0 or more"),
         (["--spares", "9" * 40, "SCRIPT"], "write a whole number, 0 or more"),
         (["--spares", "100000000", "SCRIPT"], "all nodes are on this machine, 1024 at most"),
+        (["--dashboard", "0", "SCRIPT"], "'--dashboard': 0: a port is 1 to 65535"),
+        (["--dashboard=here", "SCRIPT"], "'--dashboard': here: write PORT or HOST:PORT"),
         (["--port", "70000", "SCRIPT"], "'--port': 70000: must be 1 to 65535"),
         (["--journal", "/dev/null/j", "SCRIPT"], "no journal can be written there"),
         (["--inject", "kill-cat:0@3", "SCRIPT"], "unknown kind 'kill-cat'"),

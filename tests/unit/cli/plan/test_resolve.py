@@ -76,6 +76,24 @@ def test_paths_are_those_of_the_folder_where_the_launcher_stands() -> None:
     assert (config.resume, found.for_supervisor) == ("/elsewhere/c/7", ["--summary-json", "/elsewhere/s.json"])
 
 
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--dashboard"], "127.0.0.1:0"),
+        (["--dashboard", "8080"], "127.0.0.1:8080"),
+        (["--dashboard=8080"], "127.0.0.1:8080"),
+        (["--dashboard", "trainer1:8080"], "trainer1:8080"),
+        (["--dashboard", "[fd00::1]:8080"], "[fd00::1]:8080"),
+        (["--dashboard", "--spares", "1"], "127.0.0.1:0"),
+        (["--nnodes", "2", "-r", "3", "--dashboard"], "127.0.0.1:0"),
+    ],
+)
+def test_the_page_may_do_without_a_port(words: list[str], place: str) -> None:
+    found = plan(*words, "t.py", "--dashboard", "9")
+    assert found.for_supervisor == ["--dashboard", place]
+    assert found.config.command == ("t.py", "--dashboard", "9")
+
+
 def test_the_interpreter_is_looked_for_and_counts_the_devices() -> None:
     asked = []
 
