@@ -206,6 +206,8 @@ class NodeCore:
                 yield from self._carry_out_injection(self.injections.acknowledged(injection_id))
             case messages.Stop(grace_s=grace_s, signal_number=signal_number):
                 yield from self._end(grace_s, signal_number)
+            case messages.Route():
+                pass  # the link has followed it
             case _:
                 assert_never(order)
 

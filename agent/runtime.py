@@ -32,6 +32,7 @@ from deadpool.agent.node_resources import NodeResources
 from deadpool.agent.processes.environment import socket_path
 from deadpool.agent.processes.ranks import Exit
 from deadpool.agent.rank_streams import RankStreams
+from deadpool.agent.relay.door import Relay
 from deadpool.agent.service import serve
 from deadpool.agent.supervisor_link.discovery import Discovery
 from deadpool.agent.supervisor_link.failover import Failover
@@ -80,12 +81,14 @@ class NodeRuntime:
             index = arguments.hint if arguments.hint >= 0 else 1 + zlib.crc32(arguments.node_id.encode()) % _FAILOVER_TURNS
             own = (arguments.journal, arguments.job_dir, arguments.host, index, arguments.for_supervisor)
             self._failover = Failover(*own)
+        self._relay = Relay(arguments.node_id, arguments.host, arguments.token)
         self._link = SupervisorLink(
             Discovery(arguments.job_dir, arguments.supervisor, arguments.shared, self._failover),
             arguments.token,
             self._hello,
             self._ordered,
             self._give_up if arguments.remote or arguments.journal is not None else None,
+            self._relay,
         )
         self._incarnation = time.time_ns()
         self._gpus = Gpus(open_nvml())
@@ -115,6 +118,7 @@ class NodeRuntime:
             return await self._ended
         finally:
             self._remove()
+            await self._relay.close(_LAST_WORDS_S)
             await self._link.finish(_LAST_WORDS_S)
             link.cancel()
             if self._failover is not None:
@@ -279,6 +283,8 @@ class NodeRuntime:
         except (ConfigError, OSError, RuntimeError) as error:
             self.dispatch(events.LaunchRefused(reason=no_process_left(error) or str(error)))
             return
+        self._link.patience_s, self._relay.silence_s = config.heartbeat_timeout_s / 3, 4 / 3 * config.heartbeat_timeout_s
+        self._relay.beats_s = config.heartbeat_every_s
         self._replicas.start(vault.folder)
         self._resources = NodeResources.create(config, arguments, vault, logs, owner=self)
         if launcher is not None:

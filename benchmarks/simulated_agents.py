@@ -1,6 +1,8 @@
 """Many simulated agents in one process, each on a real stream of its own, for benchmarks/supervisor_scale.py.
 
 Each says what an agent with ranks would say: Hello, heartbeats, answers to orders, all of a recovery; nothing is started for it.
+With --group N one agent in N + 1 is a relay, with a real stream for its group; the others of the group are in its process, and
+reach it without a connection (which on real machines is their own processors' work).
 Commands come as JSON lines on stdin, answers go to stdout; clocks are this machine's monotonic one, the same in all processes.
 """
 
@@ -12,14 +14,19 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deadpool.agent.relay.door import GroupPlace, Relay
+from deadpool.agent.supervisor_link.conversation import Conversation
 from deadpool.agent.supervisor_link.discovery import Discovery
 from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.host.limits import raise_open_files
 from deadpool.proto import messages
+from deadpool.proto.convert import decode_order, encode_agent_message
+from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
 from deadpool.proto.secret import read_private
 from deadpool.proto.version import own_version
@@ -28,6 +35,7 @@ BEAT_S = 1.0
 OPENS_PER_S = 2000.0  # of all processes together, at the start
 _COMMITTED, _LIVE = 3, 5  # steps: what a recovery finds, whatever was said to be in progress
 _TRACE_S = 0.02
+_ANSWER_S = (0.3, 0.6)  # a rank that leaves its step, or restores, takes that long
 
 
 class SharedDiscovery(Discovery):
@@ -44,26 +52,100 @@ class SharedDiscovery(Discovery):
         return self._seen
 
 
+class LinkInProcess:
+    """An agent's way to the relay in its own process. What SupervisorLink does, without a connection."""
+
+    def __init__(self, relay: Relay, hello: Callable[[], messages.Hello], on_order: Callable[[Order, float], None]) -> None:
+        self._relay, self._hello, self._on_order = relay, hello, on_order
+        self._conversation = Conversation()
+        self._place: GroupPlace | None = None
+        self._welcomed = False
+        self._came: deque[tuple[bytes | None, float]] = deque()
+        self._arrived = asyncio.Event()
+
+    def put_nowait(self, order: bytes | None, /) -> None:
+        """From the relay."""
+        self._came.append((order, time.monotonic()))
+        self._arrived.set()
+
+    def send(self, message: AgentMessage) -> None:
+        if isinstance(message, messages.Heartbeat) and not self._welcomed:
+            return
+        self._conversation.say(message)
+        self._say()
+
+    def _say(self) -> None:
+        while self._place is not None and self._welcomed and (said := self._conversation.next()) is not None:
+            number, message = said
+            self._relay.heard(self._place, message, encode_agent_message(message, number=number).SerializeToString())
+            self._conversation.sent()
+
+    async def run(self) -> None:
+        while True:
+            while not await self._relay.has_supervisor(60.0):
+                pass
+            self._came.clear()
+            self._place = self._relay.enter(
+                encode_agent_message(self._conversation.hello(self._hello())).SerializeToString(), self
+            )
+            while await self._follow():
+                pass
+            self._welcomed = False
+            await asyncio.sleep(random.uniform(0, 0.1))
+
+    async def _follow(self) -> bool:
+        """Obeys what has come. Returns whether there is a supervisor still."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        while self._came:
+            data, at_s = self._came.popleft()
+            if data is None:
+                return False
+            wire = pb.Order.FromString(data)
+            order = decode_order(wire)
+            if isinstance(order, messages.Welcome):
+                self._conversation.welcomed(order)
+                self._welcomed = True
+            self._conversation.ordered(wire.number, wire.heard)
+            self._on_order(order, at_s)
+            self._say()
+        return True
+
+
 class SimulatedAgent:
     """`moments`: of what happened last, by kind of order, in monotonic seconds. `mute`: its heartbeats stop, its stream stays."""
 
-    def __init__(self, index: int, ranks: range, members: int, discovery: Discovery, token: str) -> None:
+    def __init__(
+        self,
+        index: int,
+        ranks: range,
+        members: int,
+        discovery: Discovery,
+        token: str,
+        *,
+        relay: Relay | None = None,
+        relays: bool = False,
+        behind: Relay | None = None,
+    ) -> None:
         self.index, self.node_id = index, f"node{index}"
-        self.mute = False
+        self.mute, self.beat_every_s = False, BEAT_S
         self.moments: dict[str, float] = {}
-        self.counts: dict[str, int] = {}
         self.heartbeats, self.beat_s = 0, 0.0
         self._ranks = ranks if index < members else range(0)
         self._pids: dict[int, int] = {}
         self._generation = 0
         self._failed: set[int] = set()  # ranks without a state of their own in memory
         self._incarnation = time.time_ns()
-        self._link = SupervisorLink(discovery, token, self._hello, self._ordered)
+        self.link: SupervisorLink | LinkInProcess
+        if behind is None:
+            self.link = SupervisorLink(discovery, token, self._hello, self.ordered, relay=relay, relays=relays)
+        else:
+            self.link = LinkInProcess(behind, self._hello, self.ordered)
 
     async def run(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        link = asyncio.create_task(self._link.run())
-        asyncio.get_running_loop().call_later(random.uniform(0, BEAT_S), self._beat)
+        link = asyncio.create_task(self.link.run())
+        asyncio.get_running_loop().call_later(random.uniform(0, self.beat_every_s), self._beat)
         await link
 
     def fail(self, rank: int) -> float:
@@ -73,13 +155,13 @@ class SimulatedAgent:
         exited = messages.RankExited(
             generation=self._generation, rank=rank, pid=self._pids.pop(rank), exit_code=137, signal=9, commit_step=_COMMITTED
         )
-        self._link.send(exited)
+        self.link.send(exited)
         return at_s
 
     def join(self) -> None:
         """The first rank has called deadpool.join(): the job has hooks."""
         rank = self._ranks[0]
-        self._link.send(messages.RankJoined(generation=self._generation, rank=rank, pid=self._pids[rank]))
+        self.link.send(messages.RankJoined(generation=self._generation, rank=rank, pid=self._pids[rank]))
 
     def _hello(self) -> messages.Hello:
         return messages.Hello(
@@ -94,7 +176,7 @@ class SimulatedAgent:
         )
 
     def _beat(self) -> None:
-        asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+        asyncio.get_running_loop().call_later(self.beat_every_s, self._beat)
         if self.mute:
             return
         self.heartbeats, self.beat_s = self.heartbeats + 1, time.monotonic()
@@ -109,7 +191,7 @@ class SimulatedAgent:
             )
             for rank, pid in self._pids.items()
         )
-        self._link.send(
+        self.link.send(
             messages.Heartbeat(
                 generation=self._generation,
                 ranks=progress,
@@ -121,12 +203,16 @@ class SimulatedAgent:
             )
         )
 
-    def _ordered(self, order: Order) -> None:
+    def ordered(self, order: Order, at_s: float | None = None) -> None:
+        """`at_s`: when it came, if not now."""
         kind = type(order).__name__
-        self.moments[kind] = time.monotonic()
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.moments[kind] = at_s or time.monotonic()
+        took_s = random.uniform(*_ANSWER_S) if isinstance(order, messages.Quiesce | messages.Reform) else 0.0
+        asyncio.get_running_loop().call_later(took_s, self._answer, order)
+
+    def _answer(self, order: Order) -> None:
         for message in self._answers(order):
-            self._link.send(message)
+            self.link.send(message)
 
     def _answers(self, order: Order) -> list[AgentMessage]:
         match order:
@@ -201,10 +287,15 @@ async def _run(arguments: argparse.Namespace) -> None:
     token = read_private(arguments.job_dir / "token")
     discovery = SharedDiscovery(arguments.job_dir)
     nproc, last = arguments.ranks, arguments.agents
-    agents = {
-        index: SimulatedAgent(index, range(index * nproc, (index + 1) * nproc), arguments.members, discovery, token)
-        for index in range(arguments.first, last, arguments.every)
-    }
+    agents: dict[int, SimulatedAgent] = {}
+    relay: Relay | None = None
+    for at, index in enumerate(range(arguments.first, last, arguments.every)):
+        ranks = range(index * nproc, (index + 1) * nproc)
+        relays = arguments.group > 0 and at % (arguments.group + 1) == 0
+        if relays:
+            relay = Relay(f"node{index}", "127.0.0.1", token)
+        ways = {"relay": relay, "relays": True} if relays else {"behind": relay}
+        agents[index] = SimulatedAgent(index, ranks, arguments.members, discovery, token, **ways)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     spread_s = last / OPENS_PER_S
@@ -223,6 +314,7 @@ def main(act: Callable[[argparse.Namespace], Any] = _run) -> None:
     parser.add_argument("--first", type=int, required=True, help="this process plays that agent, and each so many further")
     parser.add_argument("--every", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True, help="of each node")
+    parser.add_argument("--group", type=int, default=0, help="agents behind one relay (default: none relays)")
     raise_open_files()
     logging.disable(logging.WARNING)  # every agent says that its supervisor is gone
     asyncio.run(act(parser.parse_args()))

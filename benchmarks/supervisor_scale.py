@@ -29,6 +29,7 @@ from benchmarks import machine
 from benchmarks.simulated_agents import BEAT_S
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.secret import write_private
+from deadpool.supervisor.relays import GROUP
 
 _TIMEOUT_S = 90.0
 _STEADY_S = 10.0
@@ -41,8 +42,15 @@ _HEARTBEAT_TIMEOUT_S = 3.0
 class Agents:
     """So many agents, shared out among the processes."""
 
-    def __init__(self, job_dir: Path, *, agents: int, ranks: int, processes: int) -> None:
-        own = {"--job-dir": job_dir, "--agents": agents, "--members": agents - _SPARES, "--ranks": ranks, "--every": processes}
+    def __init__(self, job_dir: Path, *, agents: int, ranks: int, processes: int, group: int) -> None:
+        own = {
+            "--job-dir": job_dir,
+            "--agents": agents,
+            "--members": agents - _SPARES,
+            "--ranks": ranks,
+            "--every": processes,
+            "--group": group,
+        }
         command = [
             sys.executable,
             str(Path(__file__).with_name("simulated_agents.py")),
@@ -162,7 +170,7 @@ def _job(agents: int, ranks: int) -> Iterator[tuple[Path, Path]]:
         yield job_dir, log_dir
 
 
-def measure(agents: int, *, ranks: int, processes: int) -> dict[str, Any]:
+def measure(agents: int, *, ranks: int, processes: int, group: int = 0) -> dict[str, Any]:
     """Returns all figures for this many agents."""
     with _job(agents, ranks) as (job_dir, log_dir):
         supervisor = Supervisor(job_dir, log_dir)
@@ -172,7 +180,7 @@ def measure(agents: int, *, ranks: int, processes: int) -> dict[str, Any]:
                 time.sleep(_POLL_S)
             empty_bytes = supervisor.process().memory_info().rss
             began_s = time.monotonic()
-            simulated = Agents(job_dir, agents=agents, ranks=ranks, processes=processes)
+            simulated = Agents(job_dir, agents=agents, ranks=ranks, processes=processes, group=group)
             welcomed_s = simulated.wait("Welcome", count=agents, since_s=began_s) - began_s
             started_s = simulated.wait("StartRanks", count=agents - _SPARES, since_s=began_s) - began_s
             simulated.of(0, do="join")
@@ -243,12 +251,15 @@ def _say(agents: int, text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 512, 2048])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[64, 512, 2048])
+    parser.add_argument("--relayed", type=int, nargs="*", default=[4096, 8192], help="with relays")
     parser.add_argument("--ranks", type=int, default=8, help="of each node")
     parser.add_argument("--processes", type=int, default=2, help="that play the agents")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"machine": machine.describe(), "ranks_per_node": arguments.ranks, "beat_s": BEAT_S}
-    result["flat"] = {size: measure(size, ranks=arguments.ranks, processes=arguments.processes) for size in arguments.sizes}
+    own = {"ranks": arguments.ranks, "processes": arguments.processes}
+    result["flat"] = {size: measure(size, **own) for size in arguments.sizes}
+    result["with_relays"] = {size: measure(size, **own, group=GROUP) for size in arguments.relayed}
     print(json.dumps(result, indent=2))
 
 

@@ -21,7 +21,7 @@ from deadpool.proto import messages
 from deadpool.proto.generated import agent_pb2, common_pb2, rank_pb2, status_pb2
 from deadpool.proto.messages import status as status_messages
 
-_PLAIN = (int, float, bool)
+_PLAIN = (int, float, bool, bytes)
 _JSON = ("config_json", "json")  # fields whose text is JSON of ours: ASCII, and whole or nothing
 _MODULES = (common_pb2, agent_pb2, rank_pb2, status_pb2)
 

@@ -6,4 +6,7 @@ SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
 )
+SUPERVISOR_SERVICE = "deadpool.Supervisor"  # as in proto/messages/agent.proto
+NO_SUPERVISOR = "this relay has no supervisor now"  # nor has anybody else
+CUT_OFF = "this relay does not reach the supervisor"
 CHANNEL_OPTIONS = (*SERVER_OPTIONS, ("grpc.enable_http_proxy", 0))

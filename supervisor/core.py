@@ -281,7 +281,7 @@ class Job:
             case Phase.END:
                 state.send(node.node_id, messages.Stop(reason="the job has ended", grace_s=state.config.stop_grace_s))
             case Phase.ASSEMBLE:
-                present, config = len(state.roster.live()), state.config
+                present, config = state.roster.live_count, state.config
                 if present >= config.fewest_nodes and state.progress.assembled_s is None:
                     state.progress.assembled(now_s)
                 if present >= config.nnodes + config.spares:
@@ -338,6 +338,6 @@ class Job:
             for node in state.roster.live():
                 warm_up(state, node.node_id)
         ranks_begun(state, now_s=now_s)
-        gone = sorted(holder for holder in state.recovery.holders if not state.roster.nodes[holder].live)
-        if first and gone:  # lost while nobody had joined, and so nobody needed it
+        gone = sorted(holder for holder in state.recovery.holders if not state.roster.nodes[holder].live) if first else []
+        if gone:  # lost while nobody had joined, and so nobody needed it
             late(state, f"{', '.join(gone)} lost, which should hold replicas", gone[0], now_s)

@@ -8,7 +8,13 @@ from deadpool.supervisor.model.events import SupervisorStarted
 from deadpool.supervisor.model.membership import Node
 from deadpool.supervisor.model.state import JobState
 
+REHOME_S = 1.0  # for those behind a relay that is gone to come back; then their silence counts
 RETURN_S = 2.0  # for the agents to come back to a new supervisor: its deadlines start to run only then
+
+
+def return_s(nodes: int, *, relay_above: int) -> float:
+    """Returns how long so many nodes have to come back to a new supervisor, before their silence counts."""
+    return RETURN_S + (REHOME_S if nodes > relay_above else 0.0)
 
 
 def welcome(state: JobState, node: Node) -> None:
@@ -23,7 +29,8 @@ def welcome(state: JobState, node: Node) -> None:
 def resume(state: JobState, node: Node, hello: Hello, *, now_s: float) -> None:
     """The agent is back; what has happened meanwhile reaches both sides."""
     session = node.session
-    state.note("agent_back", node=node.node_id)
+    if not hello.moves:
+        state.note("agent_back", node=node.node_id)
     if hello.conversation != session.conversation:  # our Welcome, and all after it, was lost with the supervisor before
         welcome(state, node)
         _say_again(state, node)

@@ -15,8 +15,8 @@ from typing import assert_never
 
 from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
-from deadpool.proto.convert import order_body, order_wire
-from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Stop, Stopped
+from deadpool.proto.convert import order_body
+from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Route, Stop, Stopped
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.core import Job
@@ -39,20 +39,12 @@ from deadpool.supervisor.model.events import (
     StopRequested,
     SupervisorStarted,
 )
+from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.relays import Relays
 from deadpool.supervisor.report.measures import JobMeasures
 from deadpool.supervisor.report.status import job_status
-from deadpool.supervisor.resumption import RETURN_S
-
-
-class Stream:
-    """One agent's stream: orders that wait to be sent, as they are on the wire. None in the queue ends the stream."""
-
-    def __init__(self, node_id: str) -> None:
-        self.node_id = node_id
-        self.orders: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-    def close(self) -> None:
-        self.orders.put_nowait(None)
+from deadpool.supervisor.resumption import REHOME_S, return_s
+from deadpool.supervisor.streams import RelayStream, Stream
 
 
 class Runtime:
@@ -85,6 +77,8 @@ class Runtime:
         self._ids = itertools.count(self._past.last_event_id + 1)
         self._streams: dict[str, Stream] = {}  # the newest of each node
         self._claims = Claims()
+        self._relays = Relays(above=config.relay_above)
+        self._relay_streams: dict[str, RelayStream] = {}  # the newest of each relay
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._exit_code: int | None = None
 
@@ -101,15 +95,16 @@ class Runtime:
         return self._exit_code
 
     def _begin_term(self) -> None:
-        """The past is what the journal says; whoever lives comes back within RETURN_S."""
+        """The past is what the journal says; whoever lives comes back within a time."""
         now_s, state = self._clock(), self.job.state
         if state.ending.over:
             self._exit_code = state.ending.exit_code
             return
         self.events.add_if_missing(self._past.notes)
+        within_s = return_s(state.roster.live_count, relay_above=state.config.relay_above)
         for node in state.roster.live():
             if not node.stopped:
-                self._silence.expect(node.node_id, now_s=now_s, within_s=RETURN_S)
+                self._silence.expect(node.node_id, now_s=now_s, within_s=within_s)
         away_s = 0.0 if self._past.last_s is None else max(0.0, now_s - self._past.last_s)
         self._handle(SupervisorStarted(event_id=next(self._ids), term=self.term, away_s=away_s))
 
@@ -141,15 +136,21 @@ class Runtime:
 
     # ------------------------------------------------------------ for service.py and main.py: enqueue and answer
 
-    def attend(self, hello: Hello) -> Stream:
+    def attend(self, hello: Hello, relay: RelayStream | None = None, member: int = 0) -> Stream:
         """Returns the stream for an agent that has said Hello; an older stream of the same node ends.
 
-        Of two agents that claim the same node, the one that was started first is told to stop.
+        Of two agents that claim the same node, the one that was started first is told to stop. `relay`: through which it speaks,
+        as its `member`.
         """
-        stream = Stream(hello.node_id)
+        stream = Stream(hello.node_id, relay, member)
+        if relay is not None:
+            relay.members[member] = stream
         claim = self._claims.claim(hello, self.job.state.roster.nodes.get(hello.node_id))
         if claim is Claim.REFUSED:
             self._dismiss(stream)
+            return stream
+        if claim is Claim.LATE:
+            stream.close()
             return stream
         older = self._streams.get(hello.node_id)
         if older is not None and claim is Claim.TAKES_OVER:
@@ -163,7 +164,7 @@ class Runtime:
     def _dismiss(self, stream: Stream) -> None:
         """Nothing of this agent counts any more; it must end its ranks before they do anything."""
         reason = f"another agent, started later, is {stream.node_id}"
-        stream.orders.put_nowait(order_wire(order_body(Stop(reason=reason, grace_s=0.0))))
+        stream.send(order_body(Stop(reason=reason, grace_s=0.0)))
         stream.close()
 
     def heard(self, stream: Stream, message: AgentMessage, number: int = 0, wire: bytes = b"") -> None:
@@ -175,6 +176,60 @@ class Runtime:
         if self._streams.get(stream.node_id) is stream:
             del self._streams[stream.node_id]
             self._enqueue(NodeLost(event_id=next(self._ids), node_id=stream.node_id, reason=reason))
+
+    # ------------------------------------------------------------ relays
+
+    def relay_opened(self, relay: RelayStream, door: str) -> None:
+        """A relay speaks for a group; an older stream of it ends."""
+        if (older := self._relay_streams.get(relay.node_id)) is not None:
+            self.relay_closed(older)
+        self._relay_streams[relay.node_id] = relay
+        relay.answer()
+        self._silence.relay_heard(relay.node_id, now_s=self._clock())
+        self._say_of_relay("relay_opened", node=relay.node_id)
+        self._route(self._relays.opened(relay.node_id, door))
+
+    def relay_lives(self, relay: RelayStream) -> None:
+        """Something has come from it: it is answered, so that it knows that the supervisor is there."""
+        self._silence.relay_heard(relay.node_id, now_s=self._clock())
+        relay.answer()
+
+    def member_lives(self, stream: Stream, ago_s: float) -> None:
+        """A heartbeat with nothing new in it has come to the relay so long ago."""
+        if self._streams.get(stream.node_id) is stream:
+            self._silence.heard(stream.node_id, now_s=self._clock(), ago_s=ago_s)
+
+    def relay_closed(self, relay: RelayStream) -> None:
+        """Whoever was behind it comes back, by itself or through it; at the job's end there is nothing to come back for."""
+        if self._relay_streams.get(relay.node_id) is relay:
+            del self._relay_streams[relay.node_id]
+            self._relays.closed(relay.node_id)
+            self._silence.relay_gone(relay.node_id)
+            self._say_of_relay("relay_closed", node=relay.node_id, agents=len(relay.members))
+        for stream in relay.members.values():
+            if self._streams.get(stream.node_id) is not stream:
+                continue
+            if self.job.state.phase is Phase.END:
+                self.stream_closed(stream, "its relay has ended")
+            else:
+                del self._streams[stream.node_id]
+                self._silence.expect(stream.node_id, now_s=self._clock(), within_s=REHOME_S)
+        relay.members.clear()
+        relay.close()
+
+    def _relay_of(self, node_id: str) -> str:
+        stream = self._streams.get(node_id)
+        return stream.relay.node_id if stream is not None and stream.relay is not None else ""
+
+    def _say_of_relay(self, event: str, **fields: Value) -> None:
+        self.events.add(Note(cause="relays", event=event, generation=self.job.state.generation, fields=fields))
+
+    def _route(self, routes: list[tuple[str, Route]]) -> None:
+        for node_id, route in routes:
+            if node_id in self._streams:
+                self._streams[node_id].send(order_body(route))
+
+    # ------------------------------------------------------------ for service.py and main.py: what people ask
 
     def stop(self, reason: str, exit_code: int) -> None:
         self._enqueue(StopRequested(event_id=next(self._ids), reason=reason, exit_code=exit_code))
@@ -226,6 +281,9 @@ class Runtime:
             self._watch(event, now_s)
         trouble = self._journal.trouble
         self._carry_out(self._journal.handle(*events, now_s=now_s))
+        for event in events:
+            if isinstance(event, FromAgent) and isinstance(event.message, Hello):  # Welcome is on its way
+                self._route(self._relays.joined(event.node_id, event.message.hint, through=self._relay_of(event.node_id)))
         if bool(trouble) != bool(self._journal.trouble):
             self._say_of_journal(self._journal.trouble)
 
@@ -233,6 +291,8 @@ class Runtime:
         """What is seen of agents and steps beside the core."""
         if isinstance(event, FromAgent):
             self._silence.heard(event.node_id, now_s=now_s)
+            if isinstance(event.message, Hello):
+                self._silence.speaks_through(event.node_id, self._relay_of(event.node_id))
             if isinstance(event.message, Heartbeat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s, wall_s=time.time())
                 self._steps.heard(event.message, now_s=self._silence.attended_s(now_s))
@@ -240,6 +300,9 @@ class Runtime:
                 self._silence.forget(event.node_id)
         elif isinstance(event, NodeLost):
             self._silence.forget(event.node_id)
+            self._relays.left(event.node_id)
+            if (relay := self._relay_streams.get(event.node_id)) is not None:
+                self.relay_closed(relay)
 
     def _say_of_journal(self, trouble: str) -> None:
         fields: dict[str, Value] = {"reason": trouble} if trouble else {}
@@ -249,6 +312,8 @@ class Runtime:
     def _look_at_the_clock(self) -> None:
         now_s = self._clock()
         if now_s >= self._silence.next_check_s():
+            for relay_id in self._silence.silent_relays(now_s=now_s):
+                self.relay_closed(self._relay_streams[relay_id])
             for node_id, silent_s in self._silence.check(now_s=now_s):
                 stream = self._streams.pop(node_id, None)
                 if stream is not None:
@@ -282,8 +347,7 @@ class Runtime:
                         continue
                     if id(order) not in bodies:
                         bodies[id(order)] = order_body(order)
-                    wire = order_wire(bodies[id(order)], number=number, heard=self._heard_of(node_id))
-                    self._streams[node_id].orders.put_nowait(wire)
+                    self._streams[node_id].send(bodies[id(order)], number=number, heard=self._heard_of(node_id))
                 case Note():
                     self.events.add(command)
                 case Answer(event_id=event_id, error=error):

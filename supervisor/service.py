@@ -13,12 +13,13 @@ from deadpool.host.console import tell
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import convert
 from deadpool.proto.generated import agent_pb2, status_pb2, status_pb2_grpc
-from deadpool.proto.grpc_options import SERVER_OPTIONS
-from deadpool.proto.messages import Hello
+from deadpool.proto.grpc_options import SERVER_OPTIONS, SUPERVISOR_SERVICE
+from deadpool.proto.messages import FromGroup, Hello, Said
 from deadpool.proto.messages.status import Done, EventLine
 from deadpool.proto.secret import TOKEN_KEY, token_matches
 from deadpool.proto.version import refusal
-from deadpool.supervisor.runtime import Runtime, Stream
+from deadpool.supervisor.runtime import Runtime
+from deadpool.supervisor.streams import RelayStream, Stream
 
 _MAX_PENDING = 20_000  # opens in a storm of agents; the C core's own limit of 1,000 would cancel the rest
 _OPTIONS = [
@@ -30,7 +31,6 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a port that is taken must be an error
 ]
 
-_SUPERVISOR = agent_pb2.DESCRIPTOR.services_by_name["Supervisor"].full_name
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -85,6 +85,51 @@ class SupervisorService:
             reader.cancel()
             self._runtime.stream_closed(stream, "its stream was closed")
 
+    async def Relay(self, request_iterator: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
+        """A relay's stream for its group."""
+        data = await anext(aiter(request_iterator), None)
+        first: FromGroup | None = None if data is None else convert.decode(agent_pb2.FromGroup.FromString(data))
+        if first is None or not first.node_id:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a relay's stream begins with its name")
+            return
+        relay = RelayStream(first.node_id)
+        self._runtime.relay_opened(relay, first.door)
+        reader = asyncio.create_task(self._read_group(relay, request_iterator))
+        try:
+            while (told := await relay.next()) is not None:
+                yield convert.encode(told).SerializeToString()
+        finally:
+            reader.cancel()
+            self._runtime.relay_closed(relay)
+
+    async def _read_group(self, relay: RelayStream, batches: AsyncIterator[bytes]) -> None:
+        try:
+            async for data in batches:
+                batch: FromGroup = convert.decode(agent_pb2.FromGroup.FromString(data))
+                self._runtime.relay_lives(relay)
+                for said in batch.said:
+                    self._said(relay, said)
+                for member, age_ms in zip(batch.living, batch.ages_ms, strict=True):
+                    if (stream := relay.members.get(member)) is not None:
+                        self._runtime.member_lives(stream, age_ms / 1e3)
+        except (grpc.RpcError, ProtocolError, DecodeError) as error:
+            tell(f"deadpool: the stream of {relay.node_id} for its group broke: {error}")
+        self._runtime.relay_closed(relay)
+
+    def _said(self, relay: RelayStream, said: Said) -> None:
+        stream = relay.members.get(said.member)
+        if said.closed:
+            if stream is not None:
+                del relay.members[said.member]
+                self._runtime.stream_closed(stream, "its stream was closed")
+            return
+        wire = agent_pb2.AgentMessage.FromString(said.message)
+        message = convert.decode_agent_message(wire)
+        if stream is not None:
+            self._runtime.heard(stream, message, wire.number, said.message)
+        elif isinstance(message, Hello) and not refusal(message.node_id, message.version):
+            self._runtime.attend(message, relay, said.member)
+
     async def _read(self, stream: Stream, messages: AsyncIterator[bytes]) -> None:
         """Ends with the agent's side of the stream, however that ends; the loss is reported immediately."""
         reason = "its stream was closed"
@@ -132,8 +177,12 @@ class StatusService(status_pb2_grpc.StatusServicer):
 async def serve(runtime: Runtime, *, token: str, host: str, port: int) -> tuple[grpc.aio.Server, int]:
     """Returns the started server and its port; RuntimeError when the port cannot be had."""
     server = grpc.aio.server(interceptors=[TokenCheck(token)], options=_OPTIONS)
-    attend: Any = grpc.stream_stream_rpc_method_handler(SupervisorService(runtime).Attend)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SUPERVISOR, {"Attend": attend}),))
+    agents = SupervisorService(runtime)
+    attend: Any = grpc.stream_stream_rpc_method_handler(agents.Attend)
+    relay: Any = grpc.stream_stream_rpc_method_handler(agents.Relay)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SUPERVISOR_SERVICE, {"Attend": attend, "Relay": relay}),)
+    )
     status_pb2_grpc.add_StatusServicer_to_server(StatusService(runtime), server)
     bound = server.add_insecure_port(join_host_port(host, port))
     await server.start()

@@ -18,12 +18,13 @@ class Conversation:
         self.obeyed = 0
         self.term = 0
         self.number = 0
-        self._said = 0
+        self._said = self._streams = 0
         self._unsent: deque[tuple[int, AgentMessage]] = deque()
         self._unconfirmed: deque[tuple[int, AgentMessage]] = deque()  # on their way, or lost
 
-    def hello(self, hello: Hello) -> Hello:
-        return replace(hello, obeyed=self.obeyed, conversation=self.number)
+    def hello(self, hello: Hello, *, moves: bool = False) -> Hello:
+        self._streams += 1
+        return replace(hello, obeyed=self.obeyed, conversation=self.number, stream=self._streams, moves=moves)
 
     def welcomed(self, welcome: Welcome) -> bool:
         """A stream's first order. Returns False when this supervisor was superseded: nothing of it counts."""

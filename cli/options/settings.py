@@ -36,6 +36,10 @@ NODES_AND_RANKS = (
     Setting(field="journal", name="journal", type=path_text, metavar="DIR",
             help="A folder that all nodes share, for the supervisor's journal: the supervisor has no home then, and when it is "
                  "lost with its machine, another node starts the next one."),
+    Setting(field="relay_above", name="relay-above", **_NUMBER,
+            help="With more nodes than that, one agent in 64 is a relay: it speaks to the supervisor for the others of its "
+                 "group, whose heartbeats then cost that a fraction. A relay that dies loses nobody else; nodes that die "
+                 "together with it are noticed some seconds later."),
     Setting(field="job_id", name="job-id", metavar="JOB", default_is="the script's name and a random part",
             help="Names the job, for `deadpool status` and the others."),
     Setting(field="preflight", name="preflight", **_FLAG,

@@ -66,7 +66,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., job_signalled: _Optional[_Union[JobSignalled, _Mapping]] = ..., edge_changed: _Optional[_Union[EdgeChanged, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., rank_reopened: _Optional[_Union[_common_pb2.RankReopened, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop", "write_checkpoint", "report_calls", "drill_over", "begin_loop", "number", "heard")
+    __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop", "write_checkpoint", "report_calls", "drill_over", "begin_loop", "route", "number", "heard")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     OPEN_STORE_FIELD_NUMBER: _ClassVar[int]
     START_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Order(_message.Message):
     REPORT_CALLS_FIELD_NUMBER: _ClassVar[int]
     DRILL_OVER_FIELD_NUMBER: _ClassVar[int]
     BEGIN_LOOP_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -101,12 +102,13 @@ class Order(_message.Message):
     report_calls: ReportCalls
     drill_over: _common_pb2.DrillOver
     begin_loop: _common_pb2.BeginLoop
+    route: Route
     number: int
     heard: int
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., report_calls: _Optional[_Union[ReportCalls, _Mapping]] = ..., drill_over: _Optional[_Union[_common_pb2.DrillOver, _Mapping]] = ..., begin_loop: _Optional[_Union[_common_pb2.BeginLoop, _Mapping]] = ..., number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., report_calls: _Optional[_Union[ReportCalls, _Mapping]] = ..., drill_over: _Optional[_Union[_common_pb2.DrillOver, _Mapping]] = ..., begin_loop: _Optional[_Union[_common_pb2.BeginLoop, _Mapping]] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed", "readings", "conversation", "version")
+    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed", "readings", "conversation", "version", "stream", "moves")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +120,8 @@ class Hello(_message.Message):
     READINGS_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     hint: int
     host: str
@@ -129,7 +133,9 @@ class Hello(_message.Message):
     readings: _containers.RepeatedCompositeFieldContainer[Reading]
     conversation: int
     version: _common_pb2.Version
-    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ...) -> None: ...
+    stream: int
+    moves: bool
+    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ..., stream: _Optional[int] = ..., moves: _Optional[bool] = ...) -> None: ...
 
 class RankProgress(_message.Message):
     __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped", "step_age_s", "stepped_s", "waited_s", "rss_bytes")
@@ -448,3 +454,55 @@ class Stop(_message.Message):
     signal_number: int
     exit_code: int
     def __init__(self, reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., signal_number: _Optional[int] = ..., exit_code: _Optional[int] = ...) -> None: ...
+
+class Route(_message.Message):
+    __slots__ = ("relays", "through")
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    relays: bool
+    through: str
+    def __init__(self, relays: _Optional[bool] = ..., through: _Optional[str] = ...) -> None: ...
+
+class FromGroup(_message.Message):
+    __slots__ = ("node_id", "door", "said", "living", "ages_ms")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DOOR_FIELD_NUMBER: _ClassVar[int]
+    SAID_FIELD_NUMBER: _ClassVar[int]
+    LIVING_FIELD_NUMBER: _ClassVar[int]
+    AGES_MS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    door: str
+    said: _containers.RepeatedCompositeFieldContainer[Said]
+    living: _containers.RepeatedScalarFieldContainer[int]
+    ages_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, node_id: _Optional[str] = ..., door: _Optional[str] = ..., said: _Optional[_Iterable[_Union[Said, _Mapping]]] = ..., living: _Optional[_Iterable[int]] = ..., ages_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Said(_message.Message):
+    __slots__ = ("member", "message", "closed")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    member: int
+    message: bytes
+    closed: bool
+    def __init__(self, member: _Optional[int] = ..., message: _Optional[bytes] = ..., closed: _Optional[bool] = ...) -> None: ...
+
+class ToGroup(_message.Message):
+    __slots__ = ("told",)
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    told: _containers.RepeatedCompositeFieldContainer[Told]
+    def __init__(self, told: _Optional[_Iterable[_Union[Told, _Mapping]]] = ...) -> None: ...
+
+class Told(_message.Message):
+    __slots__ = ("members", "order", "numbers", "heard", "closed")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedScalarFieldContainer[int]
+    order: bytes
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    heard: _containers.RepeatedScalarFieldContainer[int]
+    closed: bool
+    def __init__(self, members: _Optional[_Iterable[int]] = ..., order: _Optional[bytes] = ..., numbers: _Optional[_Iterable[int]] = ..., heard: _Optional[_Iterable[int]] = ..., closed: _Optional[bool] = ...) -> None: ...

@@ -39,12 +39,23 @@ class SupervisorStub:
                 request_serializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.AgentMessage.SerializeToString,
                 response_deserializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.Order.FromString,
                 _registered_method=True)
+        self.Relay = channel.stream_stream(
+                '/deadpool.Supervisor/Relay',
+                request_serializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.FromGroup.SerializeToString,
+                response_deserializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.ToGroup.FromString,
+                _registered_method=True)
 
 
 class SupervisorServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Attend(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Relay(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,6 +68,11 @@ def add_SupervisorServicer_to_server(servicer, server):
                     servicer.Attend,
                     request_deserializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.AgentMessage.FromString,
                     response_serializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.Order.SerializeToString,
+            ),
+            'Relay': grpc.stream_stream_rpc_method_handler(
+                    servicer.Relay,
+                    request_deserializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.FromGroup.FromString,
+                    response_serializer=deadpool_dot_proto_dot_generated_dot_agent__pb2.ToGroup.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +102,33 @@ class Supervisor:
             '/deadpool.Supervisor/Attend',
             deadpool_dot_proto_dot_generated_dot_agent__pb2.AgentMessage.SerializeToString,
             deadpool_dot_proto_dot_generated_dot_agent__pb2.Order.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Relay(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/deadpool.Supervisor/Relay',
+            deadpool_dot_proto_dot_generated_dot_agent__pb2.FromGroup.SerializeToString,
+            deadpool_dot_proto_dot_generated_dot_agent__pb2.ToGroup.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,8 @@ class Hello:
     readings: tuple["Reading", ...] = ()
     conversation: int = 0  # the one that this agent is in, as Welcome numbered it; 0: it has not been welcomed yet
     version: Version = NO_VERSION  # of the agent; any other than the supervisor's is refused (proto/version.py)
+    stream: int = 0  # counts the streams that this agent has opened: a Hello that comes late, through a relay, is not the newest
+    moves: bool = False  # it has a stream, and only goes to or from a relay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +351,62 @@ class Stop:
     exit_code: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """How this agent should speak to the supervisor from now on (supervisor/relays.py). Not numbered: it may be lost.
+
+    `relays`: it opens a door, and speaks for the agents that come to it. `through`: the door (HOST:PORT) of the relay that it
+    should speak through; "": it speaks for itself.
+    """
+
+    relays: bool = False
+    through: str = ""
+
+
+# ---------------------------------------------------------------- a relay and the supervisor, about the agents behind it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One message of one agent of the group, as it came. `closed`: its connection has ended; there is no message then."""
+
+    member: int
+    message: bytes = b""
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromGroup:
+    """`node_id`, `door`: of the relay, in its first message. `said`: in order; the first thing that a new number says is Hello.
+
+    `living`: members whose heartbeats are not among what is said, `ages_ms`: how long ago each was heard.
+    """
+
+    node_id: str = ""
+    door: str = ""
+    said: tuple[Said, ...] = ()
+    living: tuple[int, ...] = ()
+    ages_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One order for these members, encoded once (convert.order_body), and each one's numbers. `closed`: their streams end."""
+
+    members: tuple[int, ...]
+    order: bytes = b""
+    numbers: tuple[int, ...] = ()
+    heard: tuple[int, ...] = ()
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToGroup:
+    """`told`: in order; nothing: what the relay said was heard."""
+
+    told: tuple[Told, ...] = ()
+
+
 AgentMessage = (
     Hello
     | Heartbeat
@@ -395,4 +453,5 @@ Order = (
     | ReportCalls
     | DrillOver
     | BeginLoop
+    | Route
 )

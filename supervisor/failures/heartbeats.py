@@ -6,6 +6,9 @@ comes late, so that a node is lost only after `timeout_s` in which the superviso
 The timeout adapts to what is seen: a node that was quiet for g seconds within the last minute and came back by itself (a loaded
 machine) is given up only after 1.5 g, at most three timeouts. On a quiet machine g is the time between two heartbeats, and the
 timeout is what was asked for; so it may be set down to a second or less, with three heartbeats in it.
+
+The silence of a node that speaks through a relay proves nothing while the relay itself is silent. A relay is given up after the
+timeout; then those behind it have to come back by themselves.
 """
 
 import math
@@ -17,6 +20,7 @@ _AFTER_S = 0.001  # the moment in which a node's time is over is looked at just 
 _MARGIN = 1.5  # on top of the longest pause that was seen to end by itself
 _TIMEOUTS_MAX = 3.0  # a node whose pauses grow and grow is lost in the end
 _MEMORY_S = 60.0
+_STALE = 0.5  # of the timeout: a relay that is silent for longer explains the silence of those behind it, until it is given up
 
 
 @dataclass(slots=True)
@@ -44,17 +48,19 @@ class HeartbeatMonitor:
         self.interval_s = timeout_s / _CHECKS_PER_TIMEOUT
         self.lag_s = 0.0  # how long the supervisor was away, all together
         self._nodes: dict[str, _Pauses] = {}  # in attended time
+        self._through: dict[str, str] = {}  # node -> its relay
+        self._relays: dict[str, float] = {}  # when each was heard, in attended time
         self._due_s = now_s + self.interval_s
         self._over_s = math.inf  # when the next node's time is over, if that is before the next check
         self._now_s = now_s
 
-    def heard(self, node_id: str, *, now_s: float) -> None:
-        """Any message of the node counts, not only heartbeats."""
-        attended_s = self.attended_s(now_s)
-        if node_id in self._nodes:
-            self._nodes[node_id].heard(attended_s)
-        else:
-            self._nodes[node_id] = _Pauses(attended_s)
+    def heard(self, node_id: str, *, now_s: float, ago_s: float = 0.0) -> None:
+        """Any message of the node counts, not only heartbeats. `ago_s`: since its relay has heard it."""
+        at_s, known = self.attended_s(now_s) - ago_s, self._nodes.get(node_id)
+        if known is None:
+            self._nodes[node_id] = _Pauses(at_s)
+        elif not ago_s or at_s > known.heard_s:
+            known.heard(at_s)
 
     def expect(self, node_id: str, *, now_s: float, within_s: float) -> None:
         """A node that is known to a new supervisor has this long to come back before its silence counts."""
@@ -63,6 +69,22 @@ class HeartbeatMonitor:
     def forget(self, node_id: str) -> None:
         """The node is gone, or known to be stopping."""
         self._nodes.pop(node_id, None)
+        self._through.pop(node_id, None)
+
+    def speaks_through(self, node_id: str, relay: str) -> None:
+        """ "": on its own stream."""
+        self._through[node_id] = relay
+
+    def relay_heard(self, relay: str, *, now_s: float) -> None:
+        self._relays[relay] = self.attended_s(now_s)
+
+    def relay_gone(self, relay: str) -> None:
+        self._relays.pop(relay, None)
+
+    def silent_relays(self, *, now_s: float) -> list[str]:
+        """Returns those to be given up."""
+        attended_s = self.attended_s(now_s)
+        return [relay for relay, heard_s in self._relays.items() if attended_s - heard_s > self.timeout_s]
 
     def limit_s(self, node_id: str, *, now_s: float) -> float:
         """Returns after how much silence this node is given up."""
@@ -79,7 +101,8 @@ class HeartbeatMonitor:
         quiet_s = attended_s - self.timeout_s + self.interval_s  # who was heard since then is neither silent now nor soon
         ages = [(node_id, attended_s - node.heard_s) for node_id, node in self._nodes.items() if node.heard_s < quiet_s]
         left = [(self.limit_s(node_id, now_s=now_s) - age_s, node_id, age_s) for node_id, age_s in ages]
-        silent = [(node_id, age_s) for left_s, node_id, age_s in left if left_s < 0]
+        stale = {relay for relay, heard_s in self._relays.items() if attended_s - heard_s > _STALE * self.timeout_s}
+        silent = [(node_id, age_s) for left_s, node_id, age_s in left if left_s < 0 and self._through.get(node_id) not in stale]
         for node_id, _ in silent:
             del self._nodes[node_id]
         soon_s = min((left_s for left_s, *_ in left if left_s >= 0), default=math.inf)

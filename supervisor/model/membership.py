@@ -77,7 +77,7 @@ class Rank:
 class Roster:
     """`seats[node_rank]`: the node that plays it, None when vacant. `retired`: (node, pid) of processes that were replaced.
 
-    `live_count`: nodes whose agents are connected.
+    `live_count`: nodes whose agents are connected. `named_by`: launch index -> node.
     """
 
     nproc_per_node: int
@@ -87,6 +87,7 @@ class Roster:
     retired: set[tuple[str, int]] = field(default_factory=set)
     conversations: int = 0  # with agents, that have begun
     live_count: int = 0
+    named_by: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, *, nnodes: int, nproc_per_node: int) -> "Roster":
@@ -111,11 +112,13 @@ class Roster:
 
         An agent that was drained, and was lost to us for a while, is so still.
         """
-        taken = {node.index for node_id, node in self.nodes.items() if node_id != hello.node_id}
         index = hello.hint
         before = self.nodes.get(hello.node_id)
-        if index < 0 or index in taken:
-            index = before.index if before else max(taken, default=-1) + 1
+        if index < 0 or self.named_by.get(index, hello.node_id) != hello.node_id:
+            index = before.index if before else max(self.named_by, default=-1) + 1
+        if before is not None:
+            del self.named_by[before.index]
+        self.named_by[index] = hello.node_id
         endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
         self.conversations += 1
         session = AgentSession.begin(hello, self.conversations, generation)
@@ -136,6 +139,11 @@ class Roster:
 
     def spares(self) -> list[Node]:
         return [node for node in self.live() if node.role is NodeRole.SPARE]
+
+    def short_of_processes(self) -> list[str]:
+        """Returns the members, in seat order, of whose ranks some have no process."""
+        seats = dict.fromkeys(rank.rank // self.nproc_per_node for rank in self.ranks if not rank.present)
+        return [node_id for seat in seats if (node_id := self.seats[seat]) is not None]
 
     def vacancies(self) -> list[int]:
         return [node_rank for node_rank, seat in enumerate(self.seats) if seat is None]

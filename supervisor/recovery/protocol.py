@@ -98,8 +98,8 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     if released:
         present = {rank.rank for rank in roster.ranks if rank.present}
         replace_outside(state, present, "they have left their step loops", now_s=now_s)
-    for node in roster.members():
-        assign(state, node.node_id, now_s=now_s)
+    for node_id in roster.short_of_processes():
+        assign(state, node_id, now_s=now_s)
     send_injections(state)
 
 

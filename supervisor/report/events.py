@@ -181,6 +181,8 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
     "Supervisor": {
         "supervisor_started": _event("A supervisor has taken over where another one was lost.", term=W),
         "agent_back": _event("It has heard from this agent.", node=T),
+        "relay_opened": _event("This node's agent speaks for others (--relay-above).", node=T),
+        "relay_closed": _event("It does not any more; so many were behind it, and come back by themselves.", node=T, agents=W),
         "agents_gave_no_answer": _event("The job ends without having heard from these.", nodes=TT),
         "journal_unwritable": _event("The journal cannot be written: a supervisor that is lost now is not replaced.", reason=T),
         "journal_written_again": _event("It can be written again."),

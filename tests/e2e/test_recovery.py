@@ -1,5 +1,6 @@
 """The main job: ranks and nodes die in the middle of a step, and the training is the unbroken one, bit for bit."""
 
+import itertools
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from training import Training, finished, start
 pytestmark = pytest.mark.e2e
 
 KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
+RELAY_EVENTS = ("relay_opened", "relay_closed", "node_lost")
 IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:0@1")
 
 
@@ -108,3 +110,15 @@ def test_a_frozen_node_is_replaced_and_comes_back_as_a_spare(launcher: Launcher,
 def lines(job: Job) -> list[str]:
     path = job.folder / "losses"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def test_the_node_of_a_relay_is_killed(launcher: Launcher, reference: Training) -> None:
+    """The supervisor's word reaches the others by themselves, and the training is the unbroken one."""
+    job = start(launcher, "zero", "--relay-above", "2", "--inject", "kill-node:0@8")
+    broken = finished(job)
+    broken.assert_same_as(reference)
+    assert [recovery["class"] for recovery in broken.summary["recoveries"]] == ["permanent"]
+    events = list(itertools.takewhile(lambda each: each["event"] != "job_ended", job.events()))
+    opened, closed, lost = ([each for each in events if each["event"] == name] for name in RELAY_EVENTS)
+    assert [each["node"] for each in (opened[0], closed[0], *lost)] == ["node0"] * 3, "\n".join(map(str, [*closed, *lost]))
+    assert closed[0]["agents"] == 2

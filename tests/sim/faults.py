@@ -21,6 +21,9 @@ class Faults:
         self.truth = supervisor.truth
         self._left = False  # a rank has exited with 0 in a step
 
+    def of_relays(self) -> list[Callable[[], None]]:
+        return [self._lose_relay, self._cut_relay, self._lose_relay_and_more]
+
     def all(self) -> list[Callable[[], None]]:
         """Returns the faults, those that should come more often more than once."""
         return [
@@ -168,6 +171,7 @@ class Faults:
         """A second agent of the same name is started while the first one lives."""
         for node in self._any_node(alive=True):
             self._log(f"another {node.node_id} is started")
+            node.disturbed = True
             self.boot(node.index)
 
     def _sicken(self) -> None:
@@ -248,6 +252,32 @@ class Faults:
 
     def _undo_drain(self, node_id: str) -> None:
         self.supervisor.drain(node_id, undo=True)
+
+    # ------------------------------------------------------------ relays
+
+    def _relays(self) -> list[SimNode]:
+        """Returns one node that is a relay, none when there is none (yet)."""
+        nodes = [node for node in self.supervisor.nodes.values() if node.alive and node.relay is not None and node.relay.open]
+        return [self.world.random.choice(nodes)] if nodes else []
+
+    def _lose_relay(self) -> None:
+        for node in self._relays():
+            self._lose(node)
+
+    def _cut_relay(self) -> None:
+        """Its group still reaches it, the supervisor does not."""
+        seconds = self.world.between(0.1, 8.0)
+        for node in self._relays():
+            self._log(f"cut the relay {node.node_id} off from the supervisor for {seconds:.1f} s")
+            node.cut_from_supervisor(seconds)
+
+    def _lose_relay_and_more(self) -> None:
+        """And while its group comes back, a process, a node or the supervisor."""
+        self._lose_relay()
+        hit = self.world.random.choice(
+            [self._kill_rank, self._kill_node, self._kill_supervisor, self._lose_relay, self._cut_relay]
+        )
+        self.world.at(self.world.between(0.0, 2.0), hit)
 
     # ------------------------------------------------------------ the supervisor
 

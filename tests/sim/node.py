@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from sim.protection import Sealed, Slots
 from sim.rank import SimRank
+from sim.relay import SimRelay
 from sim.world import Pipe, World
 
 from deadpool.agent import events
 from deadpool.agent.core import NodeCore
 from deadpool.agent.supervisor_link.conversation import Conversation
+from deadpool.agent.supervisor_link.homing import Homing
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import Endpoint, RankMessage, RankSet, Reading, Slot, SlotKind
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _pids = itertools.count(1000)
 _BEAT_S = 1.0
+_PATIENCE_S = 1.25  # with a relay that does not answer
 _AGAIN = 0.03  # of what ranks are told, and say: it comes once more, late
 
 
@@ -48,24 +51,51 @@ class SimNode:
         self.conversation = Conversation()
         self.up: Pipe | None = None  # to the supervisor
         self.down: Pipe | None = None
+        self.disturbed = False  # something has befallen this node itself, not only those it speaks to
         self.full = False  # its vault has no room for more replicas
-        self._cut_until_s = 0.0
+        self.cut_until_s = 0.0
         self._heartbeating = False
-        self._welcomed = False  # on the present connection
+        self.welcomed = False  # on the present connection
+        self.homing = Homing()
+        self.relay: SimRelay | None = None  # what it is for others
+        self._older: tuple[Pipe, Pipe] | None = None  # the connection that it leaves once it is welcomed on the present one
+        self._older_door = ""
+        self._kept: list[tuple[int, int, messages.Order]] = []  # what came on that meanwhile
+        self._asked_s: float | None = None  # since when its relay owes an answer
 
     # ------------------------------------------------------------ connection
 
     def connect(self) -> None:
         if not self.alive or self.supervisor.job.state.ending.over:
             return
-        if self.supervisor.is_down:
+        if self.homing.door:
+            relay = self._relay_at(self.homing.door)
+            if relay is None or not relay.open:
+                self.homing.ended(relay_lives=relay is not None, now_s=self.world.now_s)
+                self.world.at(self.world.between(0.05, 0.5), self.connect)
+                return
+            self.up, self.down = relay.enter(self)
+        elif self.supervisor.is_down:
             self.world.at(self.world.between(0.05, 0.5), self.connect)
             return
-        self.down = down = Pipe(self.world, lambda order: self._receive(down, *order), lambda: self._disconnected(down))
+        else:
+            self._open_direct()
+        self._greet()
+
+    def _relay_at(self, door: str) -> SimRelay | None:
+        node = self.supervisor.agents.get(int(door))
+        return node.relay if node is not None and node.alive else None
+
+    def _open_direct(self) -> None:
+        self.down = down = Pipe(self.world, lambda order: self.receive(down, order), lambda: self.disconnected(down))
         self.up = up = Pipe(self.world, lambda said: self.supervisor.receive(self, up, *said), lambda: self._gone(up))
-        self._welcomed = False
-        self.up.held_until_s = self.down.held_until_s = self._cut_until_s
+        held_until_s = max(self.cut_until_s, self.relay.cut_until_s if self.relay is not None else 0.0)
+        up.held_until_s = down.held_until_s = held_until_s
         self.supervisor.links[up] = down
+
+    def _greet(self) -> None:
+        assert self.up is not None
+        self.welcomed, self._asked_s = False, None
         generation = self.core.generation
         hello = messages.Hello(
             node_id=self.node_id,
@@ -77,7 +107,7 @@ class SimNode:
             incarnation=self.incarnation,
             readings=self.readings,
         )
-        self.up.send((0, self.conversation.hello(hello)))
+        self.up.send((0, self.conversation.hello(hello, moves=self._older is not None)))
         if not self._heartbeating:
             self._heartbeating = True
             self.world.at(self.world.between(0, _BEAT_S), self._heartbeat)
@@ -85,40 +115,125 @@ class SimNode:
     def _gone(self, up: Pipe) -> None:
         self.supervisor.closed(self, up, "its stream was closed")
 
-    def _disconnected(self, down: Pipe) -> None:
-        """The supervisor's side of the stream ended: try again soon."""
-        if self.alive and self.down is down:
-            self.up = self.down = None
-            self.world.at(self.world.between(0.05, 1.0), self.connect)
+    def disconnected(self, down: Pipe, *, relay_lives: bool = False) -> None:
+        """The other side of the stream ended: try again soon."""
+        if self._older is not None and self._older[1] is down:
+            self._older = None
+        if not self.alive or self.down is not down:
+            return
+        if self._older is not None and not self.welcomed:
+            self._missed()
+            return
+        relayed = bool(self.homing.door)
+        self.homing.ended(relay_lives=relay_lives, now_s=self.world.now_s)
+        self.up = self.down = self._older = None
+        if self.relay is not None:
+            self.relay.drop()
+        self.world.at(self.world.between(0.05, 0.2 if relayed and not relay_lives else 1.0), self.connect)
+
+    def _move(self, through: str) -> None:
+        """Greets at another place; the present connection is kept until it is welcomed there."""
+        door = self.homing.door
+        if self.relay is not None or not self.homing.routed(through) or self.up is None or self.down is None:
+            return
+        relay = self._relay_at(through) if through else None
+        if through and (relay is None or not relay.open):
+            self.homing.routed(door)
+            return
+        self._older, self._older_door, self._kept = (self.up, self.down), door, []
+        if relay is not None:
+            self.up, self.down = relay.enter(self)
+            self.world.at(_PATIENCE_S, self._not_welcomed, self.down)
+        else:
+            self._open_direct()
+        self._greet()
+
+    def _not_welcomed(self, down: Pipe) -> None:
+        if self.alive and self.down is down and not self.welcomed and self._older is not None:
+            self._missed()
+
+    def _missed(self) -> None:
+        """It was not welcomed there. What it said to a relay may still arrive; so it says Hello once more, directly."""
+        if self.up is not None:
+            self.up.close()
+        if self.homing.door and not self.supervisor.is_down:
+            self.homing.routed("")
+            self._open_direct()
+            self._greet()
+        else:
+            self._stay()
+
+    def _stay(self) -> None:
+        """The older connection goes on, with what has come on it."""
+        assert self._older is not None
+        (self.up, self.down), self._older, self.welcomed, self._asked_s = self._older, None, True, None
+        self.homing.routed(self._older_door)
+        kept, self._kept = self._kept, []
+        for order in kept:
+            self.receive(self.down, order)
+        self._say_what_waits()
 
     def cut(self, seconds: float) -> None:
         """Nothing gets through for a while; the connection survives, as TCP does."""
-        self._cut_until_s = self.world.now_s + seconds
+        self.disturbed = True
+        self.cut_until_s = self.world.now_s + seconds
+        for pipe in (self.up, self.down, *(self._older or ())):
+            if pipe is not None:
+                pipe.held_until_s = self.cut_until_s
+        if self.relay is not None:
+            self.relay.hold(self.cut_until_s)
+
+    def cut_from_supervisor(self, seconds: float) -> None:
+        """A relay: its group still reaches it."""
+        assert self.relay is not None
+        self.disturbed = True
         for pipe in (self.up, self.down):
             if pipe is not None:
-                pipe.held_until_s = self._cut_until_s
+                pipe.held_until_s = self.world.now_s + seconds
+        self.relay.cut(self.world.now_s + seconds)
 
     def drop_connection(self) -> None:
+        self.disturbed = True
         if self.up is not None and self.down is not None:
             self.up.close()
             self.down.close()
 
     def _send(self, message: messages.AgentMessage) -> None:
-        if self.alive and (self._welcomed or not isinstance(message, messages.Heartbeat)):
+        if self.alive and (self.welcomed or not isinstance(message, messages.Heartbeat)):
             self.conversation.say(message)
             self._say_what_waits()
 
     def _say_what_waits(self) -> None:
-        while self.up is not None and self._welcomed and (said := self.conversation.next()) is not None:
+        while self.up is not None and self.welcomed and (said := self.conversation.next()) is not None:
             self.up.send(said, twice=self.world.chance(0.02))
             self.conversation.sent()
 
-    def _receive(self, down: Pipe, number: int, heard: int, order: messages.Order) -> None:
+    def receive(self, down: Pipe, said: tuple[int, int, messages.Order] | None) -> None:
+        """`said`: None from a relay, which lives."""
+        if self._older is not None and self._older[1] is down and said is not None:
+            self._kept.append(said)
         if not self.alive or self.down is not down:
             return
+        self._asked_s = None
+        if said is None:
+            return
+        number, heard, order = said
         if isinstance(order, messages.Welcome):
             self.truth.check(self.conversation.welcomed(order), f"{self.node_id} was welcomed by a term that is over")
-            self._welcomed = True
+            self.welcomed = True
+            self.homing.welcomed()
+            if self._older is not None:
+                self._older[0].close()
+                self._older = None
+            if self.relay is not None:
+                self.relay.connect()
+        if isinstance(order, messages.Route):
+            if order.relays and self.relay is None:
+                self.relay = SimRelay(self)
+                self.relay.connect()
+            elif order.through:
+                self._move(order.through)
+            return
         self.truth.check(number in (0, self.conversation.obeyed + 1), f"{self.node_id}: order {number} is not the next")
         self.conversation.ordered(number, heard)
         self._handle(events.OrderReceived(order=order))
@@ -126,7 +241,7 @@ class SimNode:
 
     def leave(self, down: Pipe) -> None:
         """The agent gives up a silent connection."""
-        self._disconnected(down)
+        self.disconnected(down)
 
     def _heartbeat(self) -> None:
         if not self.alive:
@@ -146,6 +261,18 @@ class SimNode:
         ]
         self._send(messages.Heartbeat(generation=self.core.generation, ranks=tuple(progress), readings=self.readings))
         self.world.at(_BEAT_S, self._heartbeat)
+        if self.homing.door and self.down is not None and self._older is None and self._asked_s is None:
+            self._asked_s = self.world.now_s
+            self.world.at(_PATIENCE_S, self._leave_relay, self.down, self._asked_s)
+
+    def _leave_relay(self, down: Pipe, asked_s: float) -> None:
+        """It has not answered: this one speaks for itself. Its connection there is kept until it is welcomed."""
+        if self.down is not down or self._asked_s != asked_s or self._older is not None or not self.alive:
+            return
+        if self.supervisor.is_down or self.supervisor.job.state.ending.over:
+            self._asked_s = None
+            return
+        self._move("")
 
     # ------------------------------------------------------------ the core and its commands
 
@@ -251,6 +378,8 @@ class SimNode:
     ) -> None:
         process.alive = False
         self.truth.ended_in_body[process.pid] = self.node_id, process.rank, process.in_body
+        if self.supervisor.has_given_up(self, process):  # it went on without knowing, and cannot tell
+            self.truth.body_lost(process.rank, process.in_body)
         self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal, error, script_ended)
 
     def _exited(self, process: SimRank, exit_code: int, signal: int, error: str, script_ended: bool) -> None:
@@ -284,6 +413,8 @@ class SimNode:
                 self.supervisor.peers_notice(process)
         if self.up is not None:
             self.up.close()
+        if self.relay is not None:
+            self.relay.die()
 
     def _stop(self) -> None:
         for process in self.processes.values():
@@ -292,6 +423,8 @@ class SimNode:
         self.alive = False
         if self.up is not None:
             self.up.close()
+        if self.relay is not None:
+            self.relay.die()
 
     # ------------------------------------------------------------ vault and neighbours
 

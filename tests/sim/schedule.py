@@ -15,6 +15,7 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.phase import Phase
 
+_FEW = 10  # nodes: no job here has so many
 _BOUND_S = 150.0  # faults stop after some seconds; the job must be over by then, whatever happened
 
 _CONFIG = JobConfig(
@@ -55,6 +56,7 @@ class Run:
             checkpoint_dir="shared",
             spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
             hot_standins=random.Random(f"hot {seed}").choice([0, 0, 1, 2]),
+            relay_above=random.Random(f"relays {seed}").choice([0, 1, 2, 1000, 1000]),
         )
         self.until = shape.randint(4, 10)
         ends = sorted(random.Random(f"loops {seed}").sample(range(1, self.until), random.Random(seed).choice([0, 0, 1, 2])))
@@ -71,7 +73,7 @@ class Run:
             world.at(world.between(0, 0.5), faults.boot, index)
         moment_s = world.between(0.2, 2.5)
         for _ in range(shape.choice([1, 1, 2, 2, 3, 4, 6])):
-            world.at(moment_s, shape.choice(faults.all()))
+            world.at(moment_s, shape.choice(faults.all() + (faults.of_relays() if self.config.relay_above < _FEW else [])))
             moment_s += shape.choice([world.between(0, 0.1), world.between(0, 1.0), world.between(0, 3.0)])
 
     def check(self) -> None:

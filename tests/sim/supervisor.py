@@ -2,15 +2,33 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from sim.node import SimNode
 from sim.rank import SimRank
+from sim.relay import SimRelay
 from sim.truth import Loop, Truth
 from sim.world import Pipe, World
 
+from deadpool.proto import convert
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import NO_STEP, AgentMessage, Assign, Heartbeat, Hello, Order, Reform, StartRanks, Stop, Stopped
+from deadpool.proto.generated import agent_pb2
+from deadpool.proto.messages import (
+    NO_STEP,
+    AgentMessage,
+    Assign,
+    FromGroup,
+    Heartbeat,
+    Hello,
+    Order,
+    Reform,
+    Route,
+    Said,
+    StartRanks,
+    Stop,
+    Stopped,
+)
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.failures.hang import StepWatch
 from deadpool.supervisor.failures.hang_inquiry import stepping_generation
@@ -19,9 +37,39 @@ from deadpool.supervisor.failures.node_claims import Claim, Claims
 from deadpool.supervisor.model.commands import Answer, Command, EndJob, Note, Quit, SendOrder
 from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
 from deadpool.supervisor.model.membership import NodeRole
+from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.validate import validate
+from deadpool.supervisor.relays import Relays
 from deadpool.supervisor.report.events import misfit
-from deadpool.supervisor.resumption import RETURN_S
+from deadpool.supervisor.resumption import REHOME_S, return_s
+
+_GROUP = 2  # agents behind one relay
+
+
+class BehindRelay:
+    """The connection of an agent that speaks through a relay, both ways: its way up, and its way down."""
+
+    def __init__(self, node: SimNode, relay: "RelayLink", member: int) -> None:
+        self.node, self.relay, self._member = node, relay, member
+
+    def send(self, order: tuple[int, int, Order], *, twice: bool = False) -> None:
+        self.relay.down.send([(self._member, order)])
+
+    def close(self) -> None:
+        if self.relay.members.pop(self._member, None) is not None:
+            self.relay.down.send([(self._member, None)])
+
+
+@dataclass(slots=True)
+class RelayLink:
+    """`members`: by the numbers that the relay has given them."""
+
+    relay: SimRelay
+    down: Pipe
+    members: dict[int, BehindRelay] = field(default_factory=dict)
+
+
+Link = Pipe | BehindRelay
 
 
 class SimSupervisor:
@@ -39,7 +87,8 @@ class SimSupervisor:
         self.job = Job(config)
         self.nodes: dict[str, SimNode] = {}  # the newest life of each
         self.agents: dict[int, SimNode] = {}  # every life there was, by pid
-        self.links: dict[Pipe, Pipe] = {}  # an agent's connection: its way up -> its way down
+        self.links: dict[Link, Link] = {}  # an agent's connection: its way up -> its way down
+        self.relays: dict[Pipe, RelayLink] = {}  # by their way up
         self.past: list[tuple[Event | None, float]] = []
         self.exit_code: int | None = None
         self.root_cause = ""
@@ -47,8 +96,9 @@ class SimSupervisor:
         self._queue: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what came meanwhile
         self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)
-        self._streams: dict[str, Pipe] = {}
+        self._streams: dict[str, Link] = {}
         self._claims = Claims()
+        self._routes = self._no_relays()
         self._event_id = 0
         self._alarm_s = 0.0
         self._unwritten = 0  # heartbeats at the end of `past` that the journal does not hold
@@ -64,7 +114,83 @@ class SimSupervisor:
         self._generation = 0  # of the newest whole line
         self._start_term()
 
-    def receive(self, node: SimNode, up: Pipe, number: int, message: AgentMessage) -> None:
+    def _no_relays(self) -> Relays:
+        return Relays(above=self.config.relay_above, group=_GROUP)
+
+    # ------------------------------------------------------------ relays
+
+    def relay_opened(self, relay: SimRelay, up: Pipe, down: Pipe) -> None:
+        if self.is_down:
+            self.world.at(0.001, down.close)
+            return
+        if self._is_away(self.relay_opened, relay, up, down):
+            return
+        for older in [each for each, link in self.relays.items() if link.relay.node.node_id == relay.node.node_id]:
+            self._relay_closed(older)
+        self.relays[up] = RelayLink(relay, down)
+        down.send([])
+        self._silence.relay_heard(relay.node.node_id, now_s=self.now_s)
+        self._route(self._routes.opened(relay.node.node_id, str(relay.node.pid)))
+
+    def group_said(self, up: Pipe, batch: FromGroup) -> None:
+        if self._is_away(self.group_said, up, batch):
+            return
+        link = self.relays.get(up)
+        if link is None:
+            return
+        self._silence.relay_heard(link.relay.node.node_id, now_s=self.now_s)
+        link.down.send([])
+        for said in batch.said:
+            if up in self.relays:
+                self._member_said(link, said)
+        for member, age_ms in zip(batch.living, batch.ages_ms, strict=True):
+            behind = link.members.get(member)
+            if behind is not None and self._streams.get(behind.node.node_id) is behind:
+                self._silence.heard(behind.node.node_id, now_s=self.now_s, ago_s=age_ms / 1e3)
+
+    def _member_said(self, link: RelayLink, said: Said) -> None:
+        behind = link.members.get(said.member)
+        if said.closed:
+            if behind is not None:
+                del link.members[said.member]
+                self.closed(behind.node, behind, "its stream was closed")
+            return
+        wire = agent_pb2.AgentMessage.FromString(said.message)
+        message = convert.decode_agent_message(wire)
+        if behind is None and isinstance(message, Hello):
+            behind = BehindRelay(self.agents[message.pid], link, said.member)
+            link.members[said.member] = self.links[behind] = behind
+        if behind is not None:
+            self.receive(behind.node, behind, wire.number, message)
+
+    def group_gone(self, up: Pipe) -> None:
+        if not self._is_away(self.group_gone, up) and up in self.relays:
+            self._relay_closed(up)
+
+    def _relay_closed(self, up: Pipe) -> None:
+        link = self.relays.pop(up)
+        name = link.relay.node.node_id
+        self._routes.closed(name)
+        self._silence.relay_gone(name)
+        members, link.members = list(link.members.values()), {}
+        link.down.close()
+        for behind in members:
+            self.links.pop(behind, None)
+            if self._streams.get(behind.node.node_id) is behind:
+                del self._streams[behind.node.node_id]
+                if self.job.state.phase is Phase.END:
+                    self._node_lost(behind.node.node_id, "its relay has ended")
+                else:
+                    self._silence.expect(behind.node.node_id, now_s=self.now_s, within_s=REHOME_S)
+
+    def _route(self, routes: list[tuple[str, Route]]) -> None:
+        for node_id, route in routes:
+            if node_id in self._streams:
+                self.links[self._streams[node_id]].send((0, 0, route))
+
+    # ------------------------------------------------------------ agents
+
+    def receive(self, node: SimNode, up: Link, number: int, message: AgentMessage) -> None:
         if up not in self.links or self._is_away(self.receive, node, up, number, message):
             return
         if isinstance(message, Hello):
@@ -72,6 +198,9 @@ class SimSupervisor:
             claim = self._claims.claim(message, known)
             if claim is Claim.REFUSED:
                 self._dismiss(up)
+                return
+            if claim is Claim.LATE:
+                self.links.pop(up).close()
                 return
             older = self._streams.get(node.node_id)
             self._streams[node.node_id] = up
@@ -84,18 +213,24 @@ class SimSupervisor:
         if self._streams.get(node.node_id) is not up:
             return
         self._silence.heard(node.node_id, now_s=self.now_s)
+        if isinstance(message, Hello):
+            through = up.relay.relay.node.node_id if isinstance(up, BehindRelay) else ""
+            self._silence.speaks_through(node.node_id, through)
         if isinstance(message, Stopped):
             self._silence.forget(node.node_id)
         elif isinstance(message, Heartbeat):
             self._steps.heard(message, now_s=self._silence.attended_s(self.now_s))
         self._handle(FromAgent(event_id=self._next_id(), node_id=node.node_id, message=message, number=number))
+        if isinstance(message, Hello) and not self.is_down:
+            through = up.relay.relay.node.node_id if isinstance(up, BehindRelay) else ""
+            self._route(self._routes.joined(node.node_id, node.index, through=through))
 
-    def _dismiss(self, up: Pipe) -> None:
+    def _dismiss(self, up: Link) -> None:
         down = self.links.pop(up)
         down.send((0, 0, Stop(reason="another agent, started later, is this node", grace_s=0.0)))
         down.close()
 
-    def closed(self, node: SimNode, up: Pipe, reason: str) -> None:
+    def closed(self, node: SimNode, up: Link, reason: str) -> None:
         if up not in self.links or self._is_away(self.closed, node, up, reason):
             return
         if self._streams.get(node.node_id) is up:
@@ -103,8 +238,17 @@ class SimSupervisor:
 
     def _lose(self, node_id: str, reason: str) -> None:
         self.links.pop(self._streams.pop(node_id)).close()
+        self._node_lost(node_id, reason)
+
+    def _node_lost(self, node_id: str, reason: str) -> None:
         self._silence.forget(node_id)
+        lives = [node for node in self.agents.values() if node.node_id == node_id]
+        if not any(node.disturbed or not node.alive for node in lives) and self.job.state.phase is not Phase.END:
+            raise self.truth.fail(f"{node_id} is given up ({reason}), and nothing has befallen it")
         self.truth.lost(node_id)
+        self._routes.left(node_id)
+        for up in [each for each, link in self.relays.items() if link.relay.node.node_id == node_id]:
+            self._relay_closed(up)
         self._handle(NodeLost(event_id=self._next_id(), node_id=node_id, reason=reason))
 
     def suspend(self, seconds: float) -> None:
@@ -149,6 +293,12 @@ class SimSupervisor:
         else:
             self._fall([])
 
+    def has_given_up(self, node: SimNode, process: SimRank) -> bool:
+        """Returns whether this process' node was lost, and it goes on, a while, in a job that does not count on it."""
+        roster = self.job.state.roster
+        given_up = node.node_id in self._given_up
+        return given_up and not roster.plays(node.node_id, process.rank, self.job.state.generation, process.pid)
+
     def _fall(self, commands: list[Command]) -> None:
         world = self.world
         self.truth.log.append(f"{world.now_s:9.3f} ---- the supervisor of term {self.term} is gone, {len(commands)} not done")
@@ -168,16 +318,23 @@ class SimSupervisor:
             elif isinstance(command, SendOrder):
                 self._streams.pop(command.node_id, None)
         for down in self.links.values():
+            if isinstance(down, BehindRelay):  # its relay hears of it
+                continue
             if silent:
                 world.at(world.between(0.5, 3.0), self._silently_gone, down)
             else:
                 down.close()
-        self.links, self._streams = {}, {}
+        for link in self.relays.values():
+            if silent:
+                world.at(world.between(0.5, 3.0), link.relay.lost, link.down)
+            else:
+                link.down.close()
+        self.links, self._streams, self.relays = {}, {}, {}
         if self._unwritten:
             del self.past[-self._unwritten :]
         world.at(world.between(0.1, 4.0), self._rise)
 
-    def _silently_gone(self, down: Pipe) -> None:
+    def _silently_gone(self, down: Link) -> None:
         for node in self.nodes.values():
             if node.down is down:
                 node.leave(down)
@@ -197,11 +354,13 @@ class SimSupervisor:
         self.exit_code, self.root_cause, self.world.over = state.ending.exit_code, state.ending.root_cause, state.ending.over
         self._silence = HeartbeatMonitor(timeout_s=self.config.heartbeat_timeout_s, now_s=now_s)
         self._steps = StepWatch(timeout_s=self.config.hang_timeout_s)
+        within_s = return_s(state.roster.live_count, relay_above=self.config.relay_above)
         for node in state.roster.live():
             if not node.stopped:
-                self._silence.expect(node.node_id, now_s=now_s, within_s=RETURN_S)
+                self._silence.expect(node.node_id, now_s=now_s, within_s=within_s)
         self._alarm_s = 0.0
         self._claims = Claims()
+        self._routes = self._no_relays()
         self._start_term()
 
     def _start_term(self) -> None:
@@ -270,12 +429,14 @@ class SimSupervisor:
             return
         now_s = self.now_s
         if now_s >= self._silence.next_check_s():
+            silent = self._silence.silent_relays(now_s=now_s)
+            for up in [each for each, link in self.relays.items() if link.relay.node.node_id in silent]:
+                self._relay_closed(up)
             for node_id, silent_s in self._silence.check(now_s=now_s):
                 if node_id in self._streams:
                     self._lose(node_id, f"silent for {silent_s:.1f} s")
                 else:  # it has not come back to this supervisor
-                    self._handle(NodeLost(event_id=self._next_id(), node_id=node_id, reason="has not come back"))
-                    self.truth.lost(node_id)
+                    self._node_lost(node_id, "has not come back")
                 if self.is_down:
                     return
         state = self.job.state

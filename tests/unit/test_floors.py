@@ -26,11 +26,12 @@ ONLY_IN = {"torch": {"trainer_hooks", "integrations"}, "click": {"cli"}, "rich":
 
 # What decides: events and a clock reading in, commands out. A pure module imports other pure ones, values, and nothing that acts.
 PURE = (
-    "supervisor.core", "supervisor.deadlines", "supervisor.injections", "supervisor.resumption", "supervisor.model.*",
+    "supervisor.core", "supervisor.deadlines", "supervisor.injections", "supervisor.relays", "supervisor.resumption",
+    "supervisor.model.*",
     "supervisor.failures.*", "supervisor.recovery.*", "supervisor.protection.*", "supervisor.report.events",
     "supervisor.report.measures", "supervisor.report.pulse", "supervisor.report.status", "supervisor.report.summary",
     "agent.core", "agent.events", "agent.injections", "agent.roles", "agent.standins", "agent.logs.routing",
-    "agent.supervisor_link.conversation",
+    "agent.supervisor_link.conversation", "agent.supervisor_link.homing", "agent.relay.group",
     "trainer_hooks.protocol", "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict",
     "cli.commands.drain", "cli.commands.ended", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
     "cli.simulate.cluster", "cli.simulate.estimate", "cli.simulate.measured", "cli.simulate.paper", "cli.simulate.sweep",

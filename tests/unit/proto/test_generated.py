@@ -57,7 +57,13 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.builds(typing.cast(type, hint), **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)})
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return st.sampled_from(hint)
-    return {int: INT64, float: st.floats(allow_nan=False), bool: st.booleans(), str: st.text().map(printable)}[hint]
+    return {
+        bytes: st.binary(max_size=8),
+        int: INT64,
+        float: st.floats(allow_nan=False),
+        bool: st.booleans(),
+        str: st.text().map(printable),
+    }[hint]
 
 
 def test_the_committed_code_is_what_protoc_makes(tmp_path: Path) -> None:

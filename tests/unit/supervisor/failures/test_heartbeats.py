@@ -101,3 +101,56 @@ def test_what_was_seen_is_forgotten_after_a_minute() -> None:
 
 def test_a_node_whose_pauses_grow_is_lost_in_the_end() -> None:
     assert _lost_after([0.9, 1.3, 1.9, 2.8, 3.2], 1.0) == 3.2
+
+
+def _behind_a_relay() -> HeartbeatMonitor:
+    silence = HeartbeatMonitor(timeout_s=3.0, now_s=0.0)
+    for node in "ab":
+        silence.heard(node, now_s=0.0)
+        silence.speaks_through(node, "r")
+    silence.relay_heard("r", now_s=0.0)
+    return silence
+
+
+def _check(silence: HeartbeatMonitor, now_s: float) -> list[str]:
+    """Returns who is given up from the last check until then."""
+    lost = []
+    while (at_s := silence.next_check_s()) < now_s:
+        lost += silence.check(now_s=at_s)
+    return [node for node, _ in [*lost, *silence.check(now_s=now_s)]]
+
+
+def test_who_is_silent_behind_a_relay_that_speaks_is_lost() -> None:
+    silence = _behind_a_relay()
+    for now_s in (0.9, 1.9, 2.9):
+        _check(silence, now_s)
+        silence.relay_heard("r", now_s=now_s)
+        silence.heard("a", now_s=now_s, ago_s=0.4)
+    assert _check(silence, 3.1) == ["b"], "after the timeout and no later, though it was heard of through a relay"
+
+
+def test_the_silence_of_a_relay_explains_that_of_those_behind_it() -> None:
+    silence = _behind_a_relay()
+    assert _check(silence, 2.9) == []
+    assert _check(silence, 3.1) == []
+    assert silence.silent_relays(now_s=3.1) == ["r"]
+    silence.relay_gone("r")
+    for node in "ab":
+        silence.expect(node, now_s=3.1, within_s=1.0)
+    silence.speaks_through("a", "")
+    silence.heard("a", now_s=3.5)
+    assert _check(silence, 6.0) == []
+    silence.heard("a", now_s=6.0)
+    assert _check(silence, 7.2) == ["b"]
+
+
+def test_what_a_relay_says_late_does_not_make_a_node_older() -> None:
+    silence = _behind_a_relay()
+    silence.heard("a", now_s=2.0)
+    silence.heard("a", now_s=2.5, ago_s=1.0)
+    silence.heard("b", now_s=2.5, ago_s=0.3)
+    for now_s in (2.5, 4.0, 4.9):
+        assert _check(silence, now_s) == []
+        silence.relay_heard("r", now_s=now_s)
+    assert _check(silence, 5.05) == ["a"]
+    assert _check(silence, 5.25) == ["b"]

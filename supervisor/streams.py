@@ -1,0 +1,77 @@
+"""Where orders to an agent go out: its own stream, or that of the relay which speaks for it."""
+
+import asyncio
+
+from deadpool.proto.convert import order_wire
+from deadpool.proto.messages import ToGroup, Told
+
+
+class RelayStream:
+    """A relay's stream for its group: what waits to be sent. `members`: by the numbers that the relay has given them.
+
+    `outbox`: (member, order without its numbers or None for the end of its stream, number, heard). None in it ends all.
+    """
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self.members: dict[int, Stream] = {}
+        self.outbox: asyncio.Queue[tuple[int, bytes | None, int, int] | None] = asyncio.Queue()
+
+    async def next(self) -> ToGroup | None:
+        """Returns all that waits, an order to many of them once; None at the end."""
+        waiting = [await self.outbox.get()]
+        while not self.outbox.empty():
+            waiting.append(self.outbox.get_nowait())
+        return None if None in waiting else ToGroup(told=_told([each for each in waiting if each is not None and each[0]]))
+
+    def answer(self) -> None:
+        """What the relay said was heard."""
+        self.outbox.put_nowait((0, None, 0, 0))
+
+    def close(self) -> None:
+        self.outbox.put_nowait(None)
+
+
+class Stream:
+    """One agent's stream: orders that wait to be sent, as they are on the wire. None in the queue ends it.
+
+    `relay`: which speaks for the agent, that is its `member`; None: it has a connection of its own.
+    """
+
+    def __init__(self, node_id: str, relay: RelayStream | None = None, member: int = 0) -> None:
+        self.node_id = node_id
+        self.relay, self._member = relay, member
+        self.orders: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def send(self, body: bytes, *, number: int = 0, heard: int = 0) -> None:
+        """`body`: the order without its numbers (convert.order_body)."""
+        if self.relay is None:
+            self.orders.put_nowait(order_wire(body, number=number, heard=heard))
+        else:
+            self.relay.outbox.put_nowait((self._member, body, number, heard))
+
+    def close(self) -> None:
+        if self.relay is None:
+            self.orders.put_nowait(None)
+        elif self.relay.members.pop(self._member, None) is not None:
+            self.relay.outbox.put_nowait((self._member, None, 0, 0))
+
+
+def _told(waiting: list[tuple[int, bytes | None, int, int]]) -> tuple[Told, ...]:
+    """Puts together what follows each other and is the same order."""
+    found: list[list[tuple[int, bytes | None, int, int]]] = []
+    for each in waiting:
+        if found and found[-1][0][1] is each[1]:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return tuple(
+        Told(
+            members=tuple(member for member, *_ in group),
+            order=group[0][1] or b"",
+            numbers=tuple(number for _, _, number, _ in group),
+            heard=tuple(heard for *_, heard in group),
+            closed=group[0][1] is None,
+        )
+        for group in found
+    )
