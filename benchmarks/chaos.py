@@ -6,7 +6,7 @@ A failure is injected every few steps, and often while the recovery from the one
 survive is left out: nodes are lost and copies corrupted one at a time, with a few commits between. Dead nodes are booted again,
 frozen ones thawed, cut-off ones healed, full memory freed. The seed also draws how the model is spread, how often it is evaluated
 and how many batches a step has, unless that is given after --. Prints a JSON line for each failure, medians for each kind, then
-the verdict; the exit code is 1 unless the runs are the same.
+the verdict; exit code 1 unless the runs are the same, and events, metrics and summary account for all failures and seconds.
 
 --fill-shm takes all that is left of /dev/shm: give the run a small one of its own, as in
 unshare --mount sh -c 'mount -t tmpfs -o size=256m tmpfs /dev/shm && python -m benchmarks.chaos --fill-shm'
@@ -30,10 +30,12 @@ from typing import Any, Protocol
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine
+from benchmarks.account import JobMetrics, unaccounted
 from benchmarks.launched import Launched
 from benchmarks.systems import SCRIPT
 from deadpool.cli import client
 from deadpool.host.errors import DeadpoolError
+from deadpool.host.ports import free_port
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus
 
@@ -112,6 +114,7 @@ class Chaos:
         self.copies = TAKES_COPIES | ({"partition-node": 3} if netns else {}) | ({"fill-shm": 2} if fill_shm else {})
         self.without = without
         self.injected: list[ChaosFailure] = []
+        self.sent: list[str] = []  # kinds, repairs included, to which the supervisor has said yes
         self.broken: list[tuple[str, int, int]] = []  # (repair, target, generation): due once the job runs in a later one
         self.error_step = NO_STEP - 1
         self.safe_step = 0  # from this commit on copies may be taken away again
@@ -184,6 +187,7 @@ class Chaos:
         try:
             with client.connected(self.folder) as supervisor:
                 supervisor.inject(kind, target, NO_STEP)
+                self.sent.append(kind)
         except (DeadpoolError, OSError) as error:
             print(f"chaos: {kind} {target}: {error}", file=sys.stderr, flush=True)
             return kind == "kill-supervisor"  # it cannot answer any more
@@ -231,7 +235,8 @@ def options(folder: Path) -> list[str]:
     """Returns those of a job that chaos befalls; `folder` gets its failure rules."""
     rules = folder / "rules.toml"
     rules.write_text(RULES)
-    return ["--hang-timeout", str(HANG_TIMEOUT_S), "--failure-rules", str(rules), "--max-recoveries-without-progress", "50"]
+    patient = ["--hang-timeout", str(HANG_TIMEOUT_S), "--max-recoveries-without-progress", "50"]
+    return [*patient, "--failure-rules", str(rules), "--metrics-port", str(free_port("127.0.0.1"))]
 
 
 def training(seed: int, given: Sequence[str]) -> list[str]:
@@ -276,6 +281,9 @@ def run(
     lines = (folder / "broken" / "logs" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     measure(chaos.injected, events)
+    wall_s = time.monotonic() - began_s
+    metrics = JobMetrics((folder / "broken" / "logs" / "metrics.prom").read_text()) if exit_code == 0 else None
+    final_summary = json.loads((folder / "broken" / "summary.json").read_text()) if exit_code == 0 else {}
     names = ("losses", "digest")
     same = exit_code == 0 and all(final(folder / "broken" / name) == final(folder / "unbroken" / name) for name in names)
     return {
@@ -284,7 +292,9 @@ def run(
         "training": list(given),
         "exit_code": exit_code,
         "same": same,
-        "wall_s": round(time.monotonic() - began_s, 1),
+        "unaccounted": unaccounted(chaos.sent, events, metrics, final_summary, wall_s=wall_s) if metrics is not None else [],
+        "spent_s": final_summary.get("spent_s", {}),
+        "wall_s": round(wall_s, 1),
         "bad_copies": sum(event["event"] == "bad_copy" for event in events),
         "recoveries": sum(event["event"] in ("recovered", "restarted") for event in events),
         "kinds": summary(chaos.injected),
@@ -326,6 +336,8 @@ def main() -> None:
         arguments.json.write_text(json.dumps({"machine": machine.describe(), **figures}, indent=2) + "\n")
     if not figures["same"]:
         sys.exit(f"not the unbroken run; see {folder}\n{figures['tail']}")
+    if figures["unaccounted"]:
+        sys.exit("\n".join([f"not all is accounted for; see {folder}", *figures["unaccounted"]]))
     shutil.rmtree(folder)
 
 

@@ -100,6 +100,46 @@ def test_what_was_injected_is_told_from_what_followed() -> None:
     }  # fmt: skip
 
 
+def test_what_is_not_accounted_for_is_named() -> None:
+    """A failure that nobody has noted, a second that is booked twice, an event that the metrics have not counted."""
+    from benchmarks.account import JobMetrics, unaccounted
+
+    def event(name: str, seconds: float, **fields: object) -> dict[str, object]:
+        return {"event": name, "time": f"2026-01-01T00:00:{seconds:06.3f}+00:00", **fields}
+
+    events = [
+        event("started", 0.0),
+        event("injection_armed", 2.0, kind="kill-rank"),
+        event("injection", 2.0, kind="kill-rank"),
+        event("failure", 2.1, failure_class="transient"),
+        event("recovered", 2.6, failure_class="transient"),
+        event("job_ended", 10.0),
+    ]
+    summary = {
+        "spent_s": {"productive": 9.5, "recovering": 0.5, "node_s": 30.0},
+        "recoveries": [{"class": "transient", "total_s": 0.5}],
+    }
+    lines = [
+        'deadpool_spent_seconds{kind="productive"} 9.5',
+        'deadpool_spent_seconds{kind="recovering"} 0.5',
+        'deadpool_recovery_phase_seconds_total{phase="quiesce"} 0.5',
+        "deadpool_recovery_seconds_sum 0.5",
+        'deadpool_recoveries_total{class="transient"} 1',
+        'deadpool_failures_total{class="transient"} 1',
+        'deadpool_injections_total{kind="kill-rank"} 1',
+        *(f'deadpool_events_total{{event="{each["event"]}"}} 1' for each in events),
+    ]
+
+    def found(sent: list[str], wall_s: float = 10.0, lines: list[str] = lines) -> list[str]:
+        return unaccounted(sent, events, JobMetrics("\n".join([*lines, ""])), summary, wall_s=wall_s)
+
+    assert found(["kill-rank"]) == []
+    assert found(["kill-rank", "kill-node"]) == ["sent and not in the events: {'kill-node': 1} and {}"]
+    assert [each.partition(":")[0] for each in found(["kill-rank"], lines=lines[:-1])] == ["events in file and metrics"]
+    assert found(["kill-rank"], wall_s=5.0) == ["10.000 s are booked; the events span 10.000 s, the job took 5.000 s"]
+    assert [each.partition(":")[0] for each in found(["kill-rank"], lines=lines[1:])] == ["productive"]
+
+
 def test_the_seed_draws_the_training_but_not_what_is_given() -> None:
     from benchmarks.chaos import DRAWN, training
 
