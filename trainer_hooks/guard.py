@@ -384,6 +384,7 @@ class RankGuard:
     def _recover(self) -> None:
         """Returns with S_next_step in the process, protected in the newest generation."""
         self._rehearsing = False
+        self._drill.joins()
         plan = self._recovery.run()
         self.catching_up = False
         self.next_step = plan.resume_step

@@ -20,7 +20,7 @@ from deadpool.cli.options.settings import with_settings
 from deadpool.cli.plan.options import LaunchOptions
 from deadpool.cli.plan.resolve import resolve
 from deadpool.host.errors import ConfigError
-from deadpool.trainer_hooks.drill.report import LEFT_OUT, SAME, WayTaken, ways_taken
+from deadpool.trainer_hooks.drill.report import LEFT_OUT, SAME, WayTaken, shared_when_hot, ways_taken
 
 _USAGE = 2
 _DIFFERS = 1
@@ -57,11 +57,15 @@ def drill(context: click.Context, /, steps: int, as_text: bool, **_: Any) -> int
         return exit_code
     if not taken:
         raise ConfigError(_never_reached(events, plan.config.drill_at))
+    looked, shared = shared_when_hot(log_dir, events, plan.config.world_size)
     same = exit_code == 0 and all(way.outcome in (SAME, LEFT_OUT) for way in taken)
     if as_text:
-        click.echo(json.dumps({"same": same, "exit_code": exit_code, "ways": [asdict(way) for way in taken]}, indent=2))
+        hot = {"safe_to_keep_hot": not shared if looked else None, "shared_when_hot": shared}
+        click.echo(json.dumps({"same": same, "exit_code": exit_code, "ways": [asdict(way) for way in taken], **hot}, indent=2))
     else:
         _print(taken, same, log_dir)
+        if looked:
+            _print_hot(shared)
     return 0 if same else _DIFFERS
 
 
@@ -93,6 +97,16 @@ def _print(taken: list[WayTaken], same: bool, log_dir: Path) -> None:
         click.echo("Not one bit differs: this script recovers by every way there is.")
     else:
         click.echo(f"Not all is the same. What each rank held is in {log_dir}/drill.")
+
+
+def _print_hot(shared: list[str]) -> None:
+    if not shared:
+        click.echo("Safe to keep hot: no process that took over a rank had a file or a port open that the living rank has.")
+        return
+    click.echo("Not safe to keep hot (--spare-readiness hot, --hot-standins): beside the living rank, which has it open, too,")
+    for each in shared:
+        click.echo(f"    {each}")
+    click.echo("    let the script ask run.joined_late before it opens that (docs/spares.md)")
 
 
 @contextlib.contextmanager

@@ -29,14 +29,17 @@ def test_the_example_is_the_same_by_every_way(launcher: Launcher) -> None:
     assert drilled.exit_code == 0, drilled.out + drilled.err
     report = json.loads(drilled.out)
     assert [(way["way"], way["outcome"]) for way in report["ways"]] == [(way, "same") for way in WAYS]
+    assert (report["safe_to_keep_hot"], report["shared_when_hot"]) == (True, [])
 
 
 def test_the_cause_of_a_difference_is_named(launcher: Launcher) -> None:
-    drilled = launcher.start(DRILLED, "generator", "iterator", "attribute", program=DRILL).wait()
+    drilled = launcher.start(DRILLED, "generator", "iterator", "attribute", "file", program=DRILL).wait()
     assert drilled.exit_code == 1, drilled.out + drilled.err
     assert "likely random generator source, which is not in the state: pass it in extra=" in drilled.out
     assert "likely iterator numbers, which is not in the state: have the batches from guard.steps(loader, ...)" in drilled.out
     assert "likely attribute calls of module model, which is not in the state: register it as a buffer" in drilled.out
+    assert "Not safe to keep hot" in drilled.out
+    assert "/metrics-1.csv" in drilled.out
 
 
 @pytest.mark.long

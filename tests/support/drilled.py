@@ -1,6 +1,6 @@
 """A small training for the drill, with the faults that are named: things that its step depends on and that are in no state.
 
-drilled.py [generator] [iterator] [attribute] [optimizer]
+drilled.py [generator] [iterator] [attribute] [optimizer] [file]: opened for writing, whether or not the process joins late
 """
 
 import sys
@@ -43,6 +43,7 @@ class Counting(torch.optim.SGD):
         super().step()
 
 
+metrics = open(f"metrics-{run.rank}.csv", "w") if "file" in FAULTS else None  # noqa: SIM115
 model = Model()
 optimizer = Counting(model.parameters(), lr=0.1)
 source = torch.Generator().manual_seed(run.rank)

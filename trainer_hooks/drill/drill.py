@@ -14,6 +14,7 @@ from deadpool.proto.config import Keeping
 from deadpool.proto.drill import FOLDER
 from deadpool.proto.messages import DrillReady
 from deadpool.trainer_hooks.drill.digests import table_of
+from deadpool.trainer_hooks.drill.held_open import held_open, held_open_path
 from deadpool.trainer_hooks.drill.loose import loose_of
 from deadpool.trainer_hooks.drill.tables import table_path
 from deadpool.trainer_hooks.protocol import RankPhase
@@ -41,6 +42,12 @@ class DrilledRank:
         """S_step is there, and has been handed to protection."""
         if step in self.boundaries:
             self._write(step, "after", self.returned)
+            self._write_held_open(joins=False)
+
+    def joins(self) -> None:
+        """The process takes over a rank, and is about to wait for the others, where a hot stand-in waits for long."""
+        if self.boundaries and self._session.member.phase is RankPhase.REHEARSE:
+            self._write_held_open(joins=True)
 
     def hold(self, step: int, wait_done: Callable[[int], None]) -> None:
         """Waits at S_step while it is drilled. Then the generation is broken (a way back has begun), or the rank goes on."""
@@ -54,13 +61,25 @@ class DrilledRank:
                 session.send(DrillReady(generation=member.running, rank=session.rank, step=step))
                 session.changed.wait_for(lambda: member.phase is not RankPhase.RUN or step in session.drilled)
 
+    def _write_held_open(self, *, joins: bool) -> None:
+        session, log_dir = self._session, self._folder.parent
+        ours = (session.vault_dir, log_dir)
+        generation = session.member.generation if joins else session.member.running
+        path = held_open_path(log_dir, generation=generation, rank=session.rank, joins=joins)
+        _put(path, held_open(os.getsid(0), ours).to_json())
+
     def _write(self, step: int, when: str, value: Any) -> None:
         session = self._session
         loose = loose_of(self._state.models, self._state.optimizers, self.step_function)
         table = table_of(self._state, value=value, loose=loose)
         path = table_path(self._folder, step=step, generation=session.member.running, rank=session.rank, when=when)
-        with contextlib.suppress(FileExistsError):
-            path.parent.mkdir(parents=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(table.to_json())
-        partial.rename(path)
+        _put(path, table.to_json())
+
+
+def _put(path: Path, text: str) -> None:
+    """Writes a whole file or none."""
+    with contextlib.suppress(FileExistsError):
+        path.parent.mkdir(parents=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(text)
+    partial.rename(path)

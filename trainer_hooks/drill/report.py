@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.proto.drill import FOLDER, WayBack
+from deadpool.trainer_hooks.drill.held_open import shared_by_joiners
 from deadpool.trainer_hooks.drill.tables import Table, table_path
 from deadpool.trainer_hooks.drill.verdict import SUSPECT, AttemptTables, Divergence, findings
 
@@ -70,6 +71,18 @@ def ways_taken(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int)
             reason = f"nothing is written down in {log_dir / FOLDER}: do all nodes see it?" if missing else ""
             taken.append(WayTaken(step=step, way=way, outcome=outcome, findings=found, reason=reason))
     return taken
+
+
+def shared_when_hot(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int) -> tuple[bool, list[str]]:
+    """Returns (whether a joiner was looked at, "rank R writes PATH" or "listens on ADDRESS" where its living rank does as well)."""
+    living: dict[int, int] = {}
+    joining: dict[int, int] = {}
+    for event in events:
+        if event["event"] == "drilled" and WayBack(event["way"]) is WayBack.NONE:
+            living[event["step"]] = event["generation"]
+        elif event["event"] == "drilled" and WayBack(event["way"]) in (WayBack.PROCESS, WayBack.SPARE):
+            joining[event["generation"]] = living[event["step"]]
+    return shared_by_joiners(log_dir, joining, world_size)
 
 
 def _attempts(folder: Path, step: int, generation: int, world_size: int) -> dict[int, AttemptTables]:

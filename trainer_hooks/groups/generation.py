@@ -48,6 +48,7 @@ class Generation:
         self._on_broken = on_broken
         self._lock = threading.Lock()
         self._sweep_at = _SWEEP_AT
+        self._ended_by_s = 0.0  # until then its works are waited for; 0: nobody waits
 
     def break_up(self, reason: str) -> bool:
         """Settles all works in flight and aborts all inner groups. Returns False when the generation was broken already."""
@@ -112,9 +113,10 @@ class Generation:
         return not self._unended()
 
     def wait_until_ended(self, timeout_s: float) -> bool:
-        deadline_s = time.monotonic() + timeout_s
+        """Returns whether all works have ended. Who asks again waits no longer than the first time: what is stuck is stuck."""
+        self._ended_by_s = self._ended_by_s or time.monotonic() + timeout_s
         while not self.has_ended():
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > self._ended_by_s:
                 return False
             time.sleep(_POLL_S)
         return True
