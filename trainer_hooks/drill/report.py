@@ -74,7 +74,7 @@ def ways_taken(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int)
 
 
 def shared_when_hot(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int) -> tuple[bool, list[str]]:
-    """Returns (whether a joiner was looked at, "rank R writes PATH" or "listens on ADDRESS" where its living rank does as well)."""
+    """Returns (whether a joiner was looked at, "rank R writes PATH" or "listens on ADDRESS" where its living rank does)."""
     living: dict[int, int] = {}
     joining: dict[int, int] = {}
     for event in events:
