@@ -4,7 +4,7 @@ The fence: an order of an older generation than the newest one obeyed changes no
 out in order, and every started process is reported exactly once as exited, whatever happens to it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from signal import SIGTERM
 from typing import assert_never
@@ -221,7 +221,7 @@ class NodeCore:
             self.generation = order.generation
             yield from self._use_edges(order.generation, ())
         elif not order.resumed:  # the supervisor knows of none
-            yield from self._end_hot(None)
+            yield from self._end_hot(self.hot_standins().values())
 
     # ------------------------------------------------------------ ranks
 
@@ -262,19 +262,23 @@ class NodeCore:
         if not order.hot:
             self._starting = None
             self._standins.recovers(order.generation, now_s=now_s)
-        live, hot = self.ranks(), self.hot_standins()
-        yield from self._end_hot(order)
+        live, hot, unwanted = self.ranks(), self.hot_standins(), self._unwanted(order)
         for placement in order.placements:
             if placement.rank in hot:
                 yield from self._is_hot(hot[placement.rank]) if order.hot else self._goes_live(hot[placement.rank], order)
             elif order.hot or placement.rank not in live:  # else it is a joiner of an earlier attempt
-                yield from self._give_role(order, placement)
+                yield from self._give_role(order, placement, unwanted)
+        yield from self._end_hot(unwanted)
 
-    def _give_role(self, order: Assign, placement: messages.Placement) -> Iterator[Command]:
-        """A stand-in that waits becomes this rank's process, or gets hot for it."""
+    def _give_role(self, order: Assign, placement: messages.Placement, unwanted: list[Process]) -> Iterator[Command]:
+        """A stand-in becomes this rank's process, or gets hot for it: one that is hot for nothing any more, or that waits."""
         role = joining_role(self._job(), order, placement, self._visible_devices)
-        waiting = (each for each in self.processes.values() if each.waits)
-        process = max(waiting, key=lambda each: each.registered, default=None)
+        again = [each for each in unwanted if each.prepared is not None and each.prepared.repeatable]
+        waiting = [each for each in self.processes.values() if each.waits]
+        process = max(again or waiting, key=lambda each: each.registered, default=None)
+        if process is not None and again:
+            unwanted.remove(process)
+            process.prepared = None
         if process is None:
             start = self._start(None, None, {STANDIN: "1"})
             yield start
@@ -302,14 +306,20 @@ class NodeCore:
         if process.prepared is not None and process.prepared.generation == order.generation:  # it was quicker
             yield from self._spoke(process, process.prepared)
 
-    def _end_hot(self, order: Assign | None) -> Iterator[Command]:
-        """Ends hot stand-ins that are not ordered any more: by a node that takes a seat, those for other seats."""
-        ranks = {placement.rank for placement in order.placements} if order is not None else set()
-        seats = {placement.node_rank for placement in order.placements} if order is not None and not order.hot else set()
-        for rank, process in self.hot_standins().items():
-            if rank not in ranks and not (process.role is not None and process.role.placement.node_rank in seats):
-                process.killed = process.superseded = True
-                yield KillProcess(process=process.number)
+    def _unwanted(self, order: Assign) -> list[Process]:
+        """Returns the hot stand-ins that are not ordered any more: on a node that takes a seat, those for other seats."""
+        ranks = {placement.rank for placement in order.placements}
+        seats = set() if order.hot else {placement.node_rank for placement in order.placements}
+        return [
+            process
+            for rank, process in self.hot_standins().items()
+            if rank not in ranks and not (process.role is not None and process.role.placement.node_rank in seats)
+        ]
+
+    def _end_hot(self, unwanted: Iterable[Process]) -> Iterator[Command]:
+        for process in unwanted:
+            process.killed = process.superseded = True
+            yield KillProcess(process=process.number)
 
     def _job(self) -> JobConfig:
         assert self.config is not None, "no order comes before Welcome"
@@ -337,7 +347,7 @@ class NodeCore:
             yield Tell(process=process.number, order=self._quiesce)
 
     def _spoke(self, process: Process, message: messages.RankMessage) -> Iterator[Command]:
-        if process.killed:
+        if process.killed or getattr(message, "rank", process.rank) != process.rank:  # or said as another rank, before
             return
         match message:
             case messages.Register() | messages.Reserve():

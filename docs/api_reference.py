@@ -15,7 +15,7 @@ kind, [frameworks.md](frameworks.md) the frameworks that own the loop.
 """
 PUBLIC = {  # the file, and its public names in the order in which a script meets them
     "deadpool": {
-        "trainer_hooks/run.py": ("join", "joined", "Run"),
+        "trainer_hooks/run.py": ("join", "joined", "main", "Run"),
         "trainer_hooks/loop.py": ("Guard", "Attempt"),
         "trainer_hooks/steps.py": ("Steps",),
         "trainer_hooks/protection/counters.py": ("Counters",),

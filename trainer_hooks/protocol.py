@@ -84,7 +84,7 @@ class Member:
     has ended. `commit_step`: the newest commit known; its slot must stay. `yielded`: as in RankPrepared.
     """
 
-    def __init__(self, *, rank: int, generation: int, joiner: bool) -> None:
+    def __init__(self, *, rank: int, generation: int, joiner: bool, repeatable: bool = False) -> None:
         self.rank = rank
         self.generation = generation
         self.running = generation
@@ -101,6 +101,7 @@ class Member:
         self.exiting = False
         self.earliest, self.latest = 0, NO_STEP
         self.device_bytes = 0  # of a joiner
+        self.repeatable = repeatable  # the script can begin once more in this process
         self.ended_step = NO_STEP
 
     @property
@@ -325,4 +326,5 @@ class Member:
             earliest=self.earliest,
             latest=self.latest,
             device_bytes=self.device_bytes,
+            repeatable=self.repeatable,
         )

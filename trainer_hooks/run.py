@@ -1,6 +1,8 @@
 """The door for training scripts: `run = deadpool.join()`, then `run.protect(...)`, then `guard.run(train_step, until=...)`."""
 
 import atexit
+import contextlib
+import gc
 import logging
 import os
 import sys
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat, TypeVar
 
 import torch
 import torch._dynamo  # the first optimizer would import it, in each rank by itself; here all ranks of a node share it
@@ -30,7 +32,7 @@ from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.reports import checked_numbers
-from deadpool.trainer_hooks.session import Session
+from deadpool.trainer_hooks.session import AnotherRole, Session
 from deadpool.trainer_hooks.state import pipelines
 from deadpool.trainer_hooks.state.extras import Extra
 from deadpool.trainer_hooks.state.training_state import TrainingState
@@ -51,6 +53,9 @@ _HOST = "DEADPOOL_HOST"
 _THREADS = 14  # of a rank, most of them gRPC's and Gloo's
 
 _run: "Run | None" = None
+_repeats = False  # main() calls the script's training
+_begins_again: Session | None = None  # has got another role, and waits for join()
+Result = TypeVar("Result")
 
 
 def join(*, timeout: timedelta | None = None) -> "Run":
@@ -70,6 +75,39 @@ def join(*, timeout: timedelta | None = None) -> "Run":
     come_whole()
     _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
     return _run
+
+
+def main(train: Callable[[], Result]) -> Result:
+    """Calls train(), which joins and trains, and returns what it returns: as `train()` would.
+
+    A stand-in that is kept hot has built one rank. Where another rank is lost, this calls train() once more in the same process:
+    the device's context, allocator, compiled code and whatever else the process has by then are there. Without main() the
+    process ends, and a fresh one begins. What train() leaves behind must let it be called again: it begins with join(), reads
+    its rank from there, and its `finally` clauses and context managers end what it has begun.
+    """
+    global _repeats
+    _repeats = True
+    try:
+        while True:
+            with contextlib.suppress(AnotherRole):
+                return train()
+            _leave_role()
+    finally:
+        _repeats = False
+
+
+def _leave_role() -> None:
+    """Frees what train() has built, before it builds that once more."""
+    global _run, _begins_again
+    assert _run is not None
+    session, _run = _run._session, None
+    assert session is not None
+    session.begin_again()
+    dist.destroy_process_group()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    _begins_again = session
 
 
 def joined() -> "Run":
@@ -232,7 +270,8 @@ class PlainGuard:
 
 
 def _join_job(timeout: timedelta | None) -> Run:
-    sys.excepthook = _without_refusals(sys.excepthook)
+    if _begins_again is None:
+        sys.excepthook = _without_refusals(sys.excepthook)
     if reason := too_few_processes(_THREADS):
         raise ConfigError(f"deadpool.join(): {reason}")
     try:
@@ -244,16 +283,9 @@ def _join_job(timeout: timedelta | None) -> Run:
 
 
 def _become_rank(timeout: timedelta | None) -> Run:
+    global _begins_again
     environment = os.environ
-    if _STANDIN in environment:
-        _warm_up()
-    session = Session(
-        Path(environment[_SOCKET]),
-        Path(environment[_JOB_DIR]),
-        Path(environment[_VAULT_DIR]),
-        environment[_NODE_ID],
-        keeping_from_json(environment.get(_KEEPING, "{}")),
-    )
+    session, _begins_again = _begins_again or _new_session(environment), None
     environment.update(session.role.environment)
     if environment.pop(_STANDIN, None) is not None:
         bind_to_cpus(own_local_rank(environment))
@@ -264,8 +296,22 @@ def _become_rank(timeout: timedelta | None) -> Run:
         session.inherited = inherited(session.vault_dir, session.role.placement, session.token)
         if MESSAGES in session.inherited:
             session.open().messages.load_state_dict(session.inherited[MESSAGES])
-    atexit.register(session.close)
     return Run(session=session)
+
+
+def _new_session(environment: Mapping[str, str]) -> Session:
+    if _STANDIN in environment:
+        _warm_up()
+    session = Session(
+        Path(environment[_SOCKET]),
+        Path(environment[_JOB_DIR]),
+        Path(environment[_VAULT_DIR]),
+        environment[_NODE_ID],
+        keeping_from_json(environment.get(_KEEPING, "{}")),
+        repeatable=_repeats,
+    )
+    atexit.register(session.close)
+    return session
 
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]

@@ -58,13 +58,20 @@ STORE_TIMEOUT = timedelta(seconds=10)
 _LAST_COMMIT_S = 5.0  # a rank that has left its loop exits: the others' last step may need what it holds
 
 
+class AnotherRole(BaseException):
+    """The process waited hot, and is needed as another rank: it leaves what it has built (run.main). Not for scripts to catch."""
+
+
 class Session:
     """Made by join(). The constructor returns once the process has a role: immediately for a rank, much later for a stand-in.
 
     UnavailableError: the agent refuses this process, or cannot be spoken with.
     """
 
-    def __init__(self, socket_path: Path, job_dir: Path, vault_dir: Path, node_id: str, keeping: Keeping) -> None:
+    def __init__(
+        self, socket_path: Path, job_dir: Path, vault_dir: Path, node_id: str, keeping: Keeping, *, repeatable: bool = False
+    ) -> None:
+        self._repeatable = repeatable
         self.token = read_private(job_dir / "token")
         self.vault_dir, self.node_id, self.keeping = vault_dir, node_id, keeping
         self.changed = threading.Condition(threading.RLock())  # guards all that follows
@@ -88,13 +95,29 @@ class Session:
             self.changed.wait_for(lambda: self._role is not None or self._link_lost)
         if self._role is None:
             raise UnavailableError(f"this node's agent gives this process no rank: {self._link_lost}")
-        self.role: Role = self._role
-        self.rank: int = self.role.rank
-        self.world_size: int = self.role.world_size
-        own = record_path(vault_dir, self.rank, os.getpid() if self.role.hot else 0)
-        self.record: CallRecord = CallRecord(own, create=True)
-        self.record.write_head(Head(pid=os.getpid(), generation=self.role.generation))
         offer_stacks(vault_dir)
+        self._take_role(self._role)
+
+    def _take_role(self, role: Role) -> None:
+        self.role: Role = role
+        self.rank: int = role.rank
+        self.world_size: int = role.world_size
+        own = record_path(self.vault_dir, self.rank, os.getpid() if role.hot else 0)
+        self.record: CallRecord = CallRecord(own, create=True)
+        self.record.write_head(Head(pid=os.getpid(), generation=role.generation))
+
+    def begin_again(self) -> None:
+        """The script has left all that it had built as the rank before: as the process was when it got its first role."""
+        record_path(self.vault_dir, self.rank, os.getpid()).unlink(missing_ok=True)
+        if self.groups is not None:
+            self.groups.close()
+        with self.changed:
+            assert self._role is not None
+            self.groups, self._protection, self._plan = None, None, None
+            self.cancelled = threading.Event()
+            self.inherited, self.behind = {}, ""
+            role = self._role
+        self._take_role(role)
 
     def open_groups(self, host: str, timeout: timedelta | None) -> None:
         """Initialises torch.distributed for this role: with live groups, or muted for a joiner."""
@@ -147,7 +170,9 @@ class Session:
     def await_plan(self) -> Reform:
         """Returns the plan of the recovery under way, whenever it comes. `cancelled` is about that plan from here on."""
         with self.changed:
-            self.changed.wait_for(lambda: self._plan is not None)
+            self.changed.wait_for(lambda: self._plan is not None or self._role is not self.role)
+            if self._role is not self.role:
+                raise AnotherRole
             assert self._plan is not None
             plan, self._plan = self._plan, None
         record_counts(self.vault_dir, self.rank, os.getpid())
@@ -234,7 +259,9 @@ class Session:
             actions: Sequence[Action] = ()
             match order:
                 case Role():
-                    self.member = Member(rank=order.rank, generation=order.generation, joiner=order.muted)
+                    self.member = Member(
+                        rank=order.rank, generation=order.generation, joiner=order.muted, repeatable=self._repeatable
+                    )
                     self._role = order
                 case Reserved():
                     self._reserved = order

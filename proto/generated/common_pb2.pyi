@@ -125,7 +125,7 @@ class RankRaised(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class RankPrepared(_message.Message):
-    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded", "outside", "earliest", "latest", "hot", "device_bytes")
+    __slots__ = ("generation", "rank", "live_generation", "live_step", "commit_step", "yielded", "outside", "earliest", "latest", "hot", "device_bytes", "repeatable")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     LIVE_GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +137,7 @@ class RankPrepared(_message.Message):
     LATEST_FIELD_NUMBER: _ClassVar[int]
     HOT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPEATABLE_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     live_generation: int
@@ -148,7 +149,8 @@ class RankPrepared(_message.Message):
     latest: int
     hot: bool
     device_bytes: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ..., earliest: _Optional[int] = ..., latest: _Optional[int] = ..., hot: _Optional[bool] = ..., device_bytes: _Optional[int] = ...) -> None: ...
+    repeatable: bool
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ..., earliest: _Optional[int] = ..., latest: _Optional[int] = ..., hot: _Optional[bool] = ..., device_bytes: _Optional[int] = ..., repeatable: _Optional[bool] = ...) -> None: ...
 
 class RankReformed(_message.Message):
     __slots__ = ("generation", "rank")

@@ -136,7 +136,8 @@ class RankPrepared:
     joiner that has not resumed yet). `outside`: it is not out of its step: its script waits in the loop body for a call of the
     broken generation, which will not return; the process is to be replaced. `earliest`, `latest`: the script can go on from the
     states of these steps only, being in the loop that has them (`latest`: NO_STEP, not known). `hot`: as in RankJoined.
-    `device_bytes`: of a joiner: what torch has taken of its GPU's memory.
+    `device_bytes`: of a joiner: what torch has taken of its GPU's memory. `repeatable`: the script's training is a function
+    (deadpool.main), which can be called once more in this process, as another rank.
     """
 
     generation: int
@@ -150,6 +151,7 @@ class RankPrepared:
     latest: int = NO_STEP
     hot: bool = False
     device_bytes: int = 0
+    repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

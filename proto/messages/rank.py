@@ -61,6 +61,7 @@ class Role:
 
     `environment`: torchrun's variables. `muted`: construct with muted groups and rehearse (a joiner). For the first start
     store_host/port name the generation's store; a joiner gets them with Reform. `hot`: another process plays the rank for now.
+    A process that waits hot, and is `repeatable` (RankPrepared), may get another one.
     """
 
     generation: int

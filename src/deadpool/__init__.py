@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from deadpool.host.errors import ConfigError, DeadpoolError
     from deadpool.trainer_hooks.loop import Attempt, Guard
     from deadpool.trainer_hooks.protection.counters import Counters
-    from deadpool.trainer_hooks.run import Run, join, joined
+    from deadpool.trainer_hooks.run import Run, join, joined, main
 
     __version__: str
 
-__all__ = ["Attempt", "ConfigError", "Counters", "DeadpoolError", "Guard", "Run", "__version__", "join", "joined"]
+__all__ = ["Attempt", "ConfigError", "Counters", "DeadpoolError", "Guard", "Run", "__version__", "join", "joined", "main"]
 _HOMES = {
     "Attempt": "trainer_hooks.loop",
     "ConfigError": "host.errors",
@@ -24,6 +24,7 @@ _HOMES = {
     "Run": "trainer_hooks.run",
     "join": "trainer_hooks.run",
     "joined": "trainer_hooks.run",
+    "main": "trainer_hooks.run",
 }
 
 

@@ -1,11 +1,12 @@
 """Ranks that were built and rehearsed a second time, before they are lost: hot stand-ins go on in their place, to the bit."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import Job, Launcher, until
-from training import finished, hurry
+from launching import Job, Launcher, launching, until
+from training import Training, finished, hurry
 
 pytestmark = pytest.mark.e2e
 
@@ -26,11 +27,15 @@ def events(job: Job, name: str, count: int = 1) -> list[dict[str, Any]]:
     return until(lambda: found() if len(found()) >= count else [], 60, f"{count} times {name}")
 
 
-def test_a_lost_rank_and_a_lost_node_find_their_ranks_hot(launcher: Launcher) -> None:
-    unbroken = start(launcher)
-    hurry(unbroken)
-    reference = finished(unbroken)
+@pytest.fixture(scope="module")
+def unbroken_one(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    with launching(tmp_path_factory.mktemp("unbroken")) as launcher:
+        job = start(launcher)
+        hurry(job)
+        return finished(job)
 
+
+def test_a_lost_rank_and_a_lost_node_find_their_ranks_hot(launcher: Launcher, unbroken_one: Training) -> None:
     job = start(launcher, "--spare-readiness", "hot", "--hot-standins", "1")
     hot = {(each["node"], tuple(each["ranks"])) for each in events(job, "is_hot", 3)}
     nodes = {node["node_id"]: node for node in job.status()["nodes"]}
@@ -51,5 +56,21 @@ def test_a_lost_rank_and_a_lost_node_find_their_ranks_hot(launcher: Launcher) ->
     assert events(job, "spare_chosen")[0]["reason"] == f"{spare} is hot for this seat"
     hurry(job)
     broken = finished(job)
-    broken.assert_same_as(reference)
+    broken.assert_same_as(unbroken_one)
     assert broken.summary["committed_steps_lost"] == 0
+
+
+def test_another_node_is_lost_and_the_same_process_begins_again_as_its_rank(launcher: Launcher, unbroken_one: Training) -> None:
+    """The script is a function that deadpool.main calls."""
+    job = start(launcher, "--spare-readiness", "hot")
+    (hot,) = events(job, "is_hot")
+    assert hot["ranks"] == [0]
+    assert job.ask("inject", "kill-node", "1").returncode == 0
+    (recovered,) = events(job, "recovered")
+    assert (recovered["spare"], recovered["ranks"]) == (hot["node"], [1])
+    hurry(job)
+    finished(job).assert_same_as(unbroken_one)
+    (log,) = (job.log_dir / hot["node"]).glob("rank-1-gen*.log")
+    built = re.findall(r"rank (\d) is built by process (\d+)", log.read_text())
+    assert [rank for rank, _ in built] == ["0", "1"]
+    assert len({pid for _, pid in built}) == 1

@@ -105,7 +105,11 @@ class SimRank:
                 pass
 
     def _take_role(self, role: messages.Role) -> None:
-        self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted)
+        if self.member is not None:  # it was hot for another rank, and begins again
+            self._thread += 1
+            self.protection, self._order, self._has_layout = SimProtection(self), None, False
+        repeatable = self.node.supervisor.repeatable
+        self.member = Member(rank=role.rank, generation=role.generation, joiner=role.muted, repeatable=repeatable)
         self.member.rehearsals = self.node.supervisor.rehearsals
         self._stand_in(self._loop_of(role.hint_step + 1) if role.muted else 0)
         self._check_store(role.generation, role.store_port, opened=not role.muted)

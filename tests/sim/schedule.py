@@ -65,6 +65,7 @@ class Run:
         self.truth.apart_from = shape.choice([None, None, shape.randint(0, self.until)])
         self.supervisor = SimSupervisor(world, self.truth, self.config, loops)
         self.supervisor.bodies_communicate = world.chance(0.5)
+        self.supervisor.repeatable = random.Random(f"repeatable {seed}").random() < 0.5
         self.supervisor.rehearsals = random.Random(f"rehearsals {seed}").choice([0, 1, 2, 2])
         if world.chance(0.3):
             self.supervisor.leaves_at = self.truth.leaves_at = shape.randint(1, self.until - 2)

@@ -108,6 +108,7 @@ class SimSupervisor:
         self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
         self.bodies_communicate = False  # the script's ranks do in their loop bodies
         self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
+        self.repeatable = False  # the script is a function, which can be called again
         self.rehearsals = 2  # of a process before it goes on from a state that others have stepped to
         self.is_down = False
         self.term = 0

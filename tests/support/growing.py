@@ -50,6 +50,7 @@ def main() -> None:
     if not run.joined_late:
         Path("store-port").write_text(os.environ["MASTER_PORT"])
     torch.manual_seed(0)
+    print(f"rank {run.rank} is built by process {os.getpid()}", flush=True)
     model = nn.Linear(16, 16)
     optimizer = torch.optim.AdamW(model.parameters())
     record = Record()
@@ -84,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    deadpool.main(main)

@@ -546,6 +546,21 @@ def test_another_rank_of_the_node_is_lost_and_the_hot_stand_in_waits_on() -> Non
     assert node.core.hot_standins().keys() == {0}
 
 
+@pytest.mark.parametrize("hot", [True, False], ids=["hot for others", "those of a node that is lost"])
+def test_where_the_script_is_a_function_the_same_processes_begin_again_as_other_ranks(hot: bool) -> None:
+    node = hot_node()
+    for rank in (0, 1):
+        node.event(RankSpoke(process=rank, message=replace(prepared(1), rank=rank, repeatable=True)))
+    commands = node.get_hot(2, 3) if hot else node.assign(2, 3, generation=2)
+    assert not [each for each in commands if isinstance(each, KillProcess | StartProcess)]
+    assert [(process, order.rank, order.hot) for process, order in told(commands) if isinstance(order, Role)] == [
+        (0, 2, hot), (1, 3, hot),
+    ]  # fmt: skip
+    assert not node.event(RankSpoke(process=0, message=prepared(2))), "it was said as the rank before"
+    again = replace(prepared(2), rank=2)
+    assert reports(node.event(RankSpoke(process=0, message=again))) == ([replace(again, hot=True)] if hot else [again])
+
+
 def test_a_supervisor_that_begins_anew_with_this_node_knows_of_none() -> None:
     node = hot_node()
     again = Welcome(config_json=to_json(CONFIG), generation=1, resumed=True)

@@ -25,6 +25,12 @@ def test_the_public_names_are_there() -> None:
     assert issubclass(deadpool.ConfigError, deadpool.DeadpoolError)
 
 
+def test_main_calls_the_training_and_gives_back_what_it_returns_or_raises() -> None:
+    assert deadpool.main(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        deadpool.main(lambda: 1 / 0)
+
+
 def test_a_second_protect_is_refused(run: Run) -> None:
     model = nn.Linear(2, 2)
     guard: deadpool.Guard = run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
