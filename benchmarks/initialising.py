@@ -29,11 +29,11 @@ KINDS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-class Tiled(TorchDispatchMode):
+class Tiled(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Fills large parameters with copies of a tile. `drawn`: what of the generator was left out."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.drawn: list[tuple[Any, torch.Size, tuple[Any, ...], Mapping[str, Any]]] = []
         self._generator = torch.Generator().manual_seed(0)
 
@@ -57,10 +57,10 @@ class Tiled(TorchDispatchMode):
 
 def build(initialise: Callable[[torch.Tensor], Any]) -> nn.Module:
     sizes = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
-    model = nn.ModuleList(nn.Linear(*each) for _ in range(BLOCKS) for each in sizes)
-    for layer in model:
+    layers = [nn.Linear(*each) for _ in range(BLOCKS) for each in sizes]
+    for layer in layers:
         initialise(layer.weight)
-    return model
+    return nn.ModuleList(layers)
 
 
 @contextmanager
