@@ -6,8 +6,8 @@
 A loader may draw from the process's random generators: an order when an epoch begins, augmentation with each batch, some of it
 one batch ahead. Here it draws what it draws without DeadPool, so that a framework's training is the same with it and without.
 (guard.steps, whose loop is new to the script, gives each batch random numbers of its own, and can skip any loader's batches.) So
-the state holds the generators as they were when the epoch was opened and before the last step's batches were drawn, and what those
-batches were: a new process draws these once more and sees whether they are the same.
+the state holds the generators as they were when the epoch was opened and before the last step's batches were drawn, and what
+those batches were: a new process draws these once more and sees whether they are the same.
 """
 
 import hashlib

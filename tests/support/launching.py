@@ -20,6 +20,7 @@ from deadpool.supervisor.report.events import COMMON, misfit
 
 T = TypeVar("T")
 _DRAIN_S = 20.0
+_PATIENCE_S = 160.0  # with a job on a machine that does much else; pytest gives a whole test 180 s or more
 
 
 def until(condition: Callable[[], T], timeout_s: float, what: str) -> T:
@@ -88,7 +89,7 @@ class Job:
     def err(self) -> str:
         return (self.folder / "err").read_text(errors="replace")
 
-    def wait(self, timeout_s: float = 80.0) -> Outcome:
+    def wait(self, timeout_s: float = _PATIENCE_S) -> Outcome:
         """Returns how the job ended; on a timeout the job is stopped and its output is in the error."""
         try:
             exit_code = self.process.wait(timeout_s)
@@ -177,7 +178,7 @@ class Launcher:
         return self.jobs[-1]
 
     def run(
-        self, *arguments: str, timeout_s: float = 80.0, environment: Mapping[str, str] | None = None, cold: bool = False
+        self, *arguments: str, timeout_s: float = _PATIENCE_S, environment: Mapping[str, str] | None = None, cold: bool = False
     ) -> Outcome:
         return self.start(*arguments, environment=environment, cold=cold).wait(timeout_s)
 
