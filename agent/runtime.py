@@ -26,6 +26,7 @@ from deadpool.agent.health.fd_exhaustion import RETRY_S, is_exhaustion
 from deadpool.agent.health.gpus import Gpus, open_nvml
 from deadpool.agent.health.readings import VAULT_ROOT
 from deadpool.agent.heartbeats import Heartbeats
+from deadpool.agent.logs.moments import Moments
 from deadpool.agent.logs.routing import LogRoutes, file_only, rank_routes
 from deadpool.agent.logs.writer import Logs
 from deadpool.agent.node_resources import NodeResources
@@ -94,6 +95,7 @@ class NodeRuntime:
         self._gpus = Gpus(open_nvml())
         self._gpus.start()
         self._resources: NodeResources | None = None
+        self._moments: Moments | None = None
         self._events: deque[Event] = deque()
         self._handling = False
         self._ranks = RankStreams(self._core, lambda: self._resources, self.dispatch)
@@ -211,6 +213,8 @@ class NodeRuntime:
                 self._configure(config)
             case events.Report(message=message):
                 self._link.send(message)
+                if self._moments is not None:
+                    self._moments.said(message)
             case events.Tell(process=process, order=order):
                 self._ranks.tell(process, order)
             case events.EndNode(grace_s=grace_s, signal_number=signal_number):
@@ -286,6 +290,7 @@ class NodeRuntime:
         self._link.patience_s, self._relay.silence_s = config.heartbeat_timeout_s / 3, 4 / 3 * config.heartbeat_timeout_s
         self._relay.beats_s = config.heartbeat_every_s
         self._replicas.start(vault.folder)
+        self._moments = Moments(logs.folder)
         self._resources = NodeResources.create(config, arguments, vault, logs, owner=self)
         if launcher is not None:
             own = Endpoint(node_id=arguments.node_id, host=arguments.host, port=self._replicas.port)
@@ -341,6 +346,8 @@ class NodeRuntime:
         self._metrics.close()
         self._replicas.close()
         self._gpus.close()
+        if self._moments is not None:
+            self._moments.close()
         if node is not None:
             node.remove()
 
@@ -363,6 +370,8 @@ class NodeRuntime:
     def _ordered(self, order: Order) -> None:
         if isinstance(order, Stop) and self._arguments.ends_as_job:
             self._job_exit_code = order.exit_code
+        if self._moments is not None:
+            self._moments.ordered(order, tuple(sorted(self._core.ranks())))
         self.dispatch(events.OrderReceived(order=order))
 
     def _give_up(self, reason: str) -> None:

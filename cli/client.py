@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from deadpool.cli.holdings import JobHoldings, job_holdings
 from deadpool.cli.launcher.job_dirs import read_endpoint
 from deadpool.host.errors import ConfigError, DeadpoolError, UnavailableError
 from deadpool.proto import convert
@@ -17,10 +16,13 @@ from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.messages import Endpoint
 from deadpool.proto.messages import status as status_messages
 from deadpool.proto.secret import TOKEN_KEY, read_private
-from deadpool.proto.vault.holdings import SlotHoldings
-from deadpool.trainer_hooks.protection.replicate import VaultClient
+
+if TYPE_CHECKING:
+    from deadpool.cli.holdings import JobHoldings
+    from deadpool.proto.vault.holdings import SlotHoldings
 
 _TIMEOUT_S = 5.0
+_DIAGNOSE_TIMEOUT_S = 15.0
 _VAULTS_AT_A_TIME = 32
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
@@ -39,15 +41,19 @@ class Client:
         assert isinstance(status, status_messages.JobStatus)
         return status
 
-    def holdings(self, status: status_messages.JobStatus) -> JobHoldings:
+    def holdings(self, status: status_messages.JobStatus) -> "JobHoldings":
         """Returns what the vaults of the nodes in `status` hold; those that do not answer are named."""
+        from deadpool.cli.holdings import job_holdings  # what knows of vaults: most commands do without
+
         living = [Endpoint(node_id=node.node_id, host=node.host, port=node.port) for node in status.nodes if node.role != "lost"]
         with ThreadPoolExecutor(_VAULTS_AT_A_TIME) as pool:
             answers = dict(zip((each.node_id for each in living), pool.map(self._vault, living), strict=True))
         vaults = {node_id: answer for node_id, answer in answers.items() if not isinstance(answer, DeadpoolError)}
         return job_holdings(status, vaults, [str(answer) for answer in answers.values() if isinstance(answer, DeadpoolError)])
 
-    def _vault(self, endpoint: Endpoint) -> tuple[SlotHoldings, ...] | DeadpoolError:
+    def _vault(self, endpoint: Endpoint) -> "tuple[SlotHoldings, ...] | DeadpoolError":
+        from deadpool.trainer_hooks.protection.replicate import VaultClient
+
         vault = VaultClient(endpoint, self._token)
         try:
             return vault.holdings()
@@ -77,6 +83,13 @@ class Client:
         """The node counts as lost. Raises ConfigError when there is no such node."""
         request = convert.encode(status_messages.DrainRequest(node=node, reason=reason, gone=True))
         self._check(self._stub.Drain(request, timeout=_TIMEOUT_S, metadata=self._metadata).error)
+
+    def diagnose(self) -> status_messages.Diagnosis:
+        """Returns what the ranks are in; it takes as long as the slowest agent needs for the stacks."""
+        request = convert.encode(status_messages.DiagnoseRequest())
+        diagnosis = convert.decode(self._stub.Diagnose(request, timeout=_DIAGNOSE_TIMEOUT_S, metadata=self._metadata))
+        assert isinstance(diagnosis, status_messages.Diagnosis)
+        return diagnosis
 
     def stop(self, reason: str) -> None:
         request = convert.encode(status_messages.StopRequest(reason=reason))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deadpool.cli.commands.drill import drill
-from deadpool.cli.commands.ended import EndedJob, as_json, ended_job, parse
-from deadpool.cli.commands.simulate import simulate
+from deadpool.cli.commands.ended import EndedJob, as_json, ended_job, last_job, parse
+from deadpool.cli.commands.lazy import Elsewhere, LazyGroup
 from deadpool.cli.commands.slurm_scripts import SCRIPTS, script_text
 from deadpool.cli.exit_codes import guarded, say
 from deadpool.cli.launcher.job_dirs import NotRunningError, find_job, is_running
@@ -45,7 +44,13 @@ def run(arguments: Sequence[str]) -> int:
     return guarded(lambda: commands.main(list(arguments), prog_name="deadpool", standalone_mode=False))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_ELSEWHERE = {
+    "drill": Elsewhere("deadpool.cli.commands.drill", "drill", "Prove that a script recovers bit for bit."),
+    "simulate": Elsewhere("deadpool.cli.commands.simulate", "simulate", "Expect goodput of so many nodes, failures and spares."),
+}
+
+
+@click.group(cls=LazyGroup, elsewhere=_ELSEWHERE, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name=PACKAGE)
 def commands() -> None:
     """Drill a script; look at a running job, free a node, inject a failure, stop it. Jobs are started with deadpool-launch."""
@@ -192,6 +197,106 @@ def events(job_id: str | None, as_text: bool, follow: bool) -> None:
     with client.connected(found, to_the_end=follow) as job:
         for line in job.events(follow=follow):
             show(line)
+
+
+def events_of(found: Path | EndedJob) -> tuple[str, Path, list[dict[str, Any]]]:
+    """Returns the job's name, its log folder, and its events so far: those of the last job where several have logged there."""
+    if isinstance(found, EndedJob):
+        lines = Path(found.log_dir, "events.jsonl").read_text(errors="replace").splitlines()
+        return found.job_id, Path(found.log_dir), last_job([event for line in lines if (event := parse(line))])
+    from deadpool.cli import client
+
+    with client.connected(found) as job:
+        return found.name, log_dir_of(found), [json.loads(line) for line in job.events(follow=False)]
+
+
+@commands.command(short_help="Every recovery, with its phases.")
+@job_option
+@json_option
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="And as a picture: FILE.png, .svg.")
+def recoveries(job_id: str | None, as_text: bool, plot: Path | None) -> None:
+    """Show every recovery of a job, running or ended: what failed, what became of it, and how long each phase took."""
+    from deadpool.cli.commands.recoveries import past_recoveries, recoveries_json, recoveries_table
+
+    name, _, said = events_of(find(job_id))
+    found = past_recoveries(said)
+    if plot is not None:
+        from deadpool.cli.commands.recoveries_plot import plot_recoveries
+
+        plot_recoveries(plot, name, found)
+    if as_text:
+        click.echo(json.dumps(recoveries_json(found)))
+        return
+    if not found:
+        say(f"job {name}: no recovery so far")
+        return
+    from rich.console import Console
+
+    from deadpool.cli.commands.tables import widen
+
+    console = Console(highlight=False)
+    widen(console)
+    console.print(recoveries_table(found))
+
+
+@commands.command(short_help="Who waits for whom, and where.")
+@job_option
+@json_option
+def diagnose(job_id: str | None, as_text: bool) -> None:
+    """Ask all ranks which call of which group they are in, and where their scripts are; of a job that has ended, what failed.
+
+    Nothing is done about it, and the ranks go on. Their stacks are kept beside their logs.
+    """
+    from deadpool.cli.commands.diagnose import diagnosis_lines, past_lines
+
+    found = find(job_id)
+    if isinstance(found, EndedJob):
+        _, _, said = events_of(found)
+        click.echo(json.dumps(past_lines(said)) if as_text else "\n".join(past_lines(said)))
+        return
+    from deadpool.cli import client
+    from deadpool.cli.commands.stacks import read_stacks
+
+    with client.connected(found) as job:
+        before = job.status()
+        diagnosis = job.diagnose()
+        after = job.status()
+    stacks = read_stacks(diagnosis.ranks)
+    if as_text:
+        from deadpool.proto.convert import to_plain
+
+        click.echo(json.dumps(to_plain(diagnosis) | {"stacks": stacks, "step_before": before.step, "step_after": after.step}))
+        return
+    nodes = {rank.rank: node.node_id for node in after.nodes for rank in node.ranks}
+    click.echo("\n".join(diagnosis_lines(diagnosis, nodes, stacks, moved=(before.step, after.step))))
+
+
+@commands.command(short_help="The recoveries as a trace for Perfetto.")
+@click.argument("file", metavar="FILE.json", type=click.Path(dir_okay=False, path_type=Path))
+@job_option
+def trace(file: Path, job_id: str | None) -> None:
+    """Write what supervisor and ranks did in every recovery, on all nodes, clocks aligned: for ui.perfetto.dev, chrome://tracing."""
+    from deadpool.cli.commands.trace import chrome_trace, read_moments
+
+    name, log_dir, said = events_of(find(job_id))
+    moments = read_moments(log_dir)
+    try:
+        file.write_text(json.dumps(chrome_trace(said, moments)))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    absent = sorted({event["node"] for event in said if event.get("event") == "node_joined"} - moments.keys())
+    missing = f"; without {', '.join(absent)}: their log folders are not here" if absent else ""
+    say(f"job {name}: {file}, of {len(moments)} nodes{missing}")
+
+
+@commands.command(short_help="Completion of commands and options for a shell.")
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete deadpool and deadpool-launch: eval "$(deadpool completion bash)"."""
+    from deadpool.cli.commands.completion import completion_script
+    from deadpool.cli.launch import launch
+
+    click.echo(completion_script(shell, {"deadpool": commands, "deadpool-launch": launch}), nl=False)
 
 
 @commands.command(short_help="What a rank has printed.")
@@ -362,10 +467,6 @@ def stop(job_id: str | None, reason: str) -> None:
             raise DeadpoolError(f"job {folder.name} has not ended after {_STOP_TIMEOUT_S:.0f} s")
         time.sleep(_POLL_S)
     say(f"job {folder.name} has ended")
-
-
-commands.add_command(drill)
-commands.add_command(simulate)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import order_body
-from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, Route, Stop, Stopped
-from deadpool.proto.messages.status import JobStatus
+from deadpool.proto.messages import AgentMessage, CallReport, Heartbeat, Hello, ReportCalls, Route, Stop, Stopped
+from deadpool.proto.messages.status import Diagnosis, JobStatus
 from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.failures.hang import StepWatch
@@ -40,11 +41,14 @@ from deadpool.supervisor.model.events import (
     SupervisorStarted,
 )
 from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.questions import CallsQuestion
 from deadpool.supervisor.relays import Relays
 from deadpool.supervisor.report.measures import JobMeasures
 from deadpool.supervisor.report.status import job_status
 from deadpool.supervisor.resumption import REHOME_S, return_s
 from deadpool.supervisor.streams import RelayStream, Stream
+
+_RECOVERED = ("recovered", "restarted")
 
 
 class Runtime:
@@ -80,6 +84,7 @@ class Runtime:
         self._relays = Relays(above=config.relay_above)
         self._relay_streams: dict[str, RelayStream] = {}  # the newest of each relay
         self._answers: dict[int, asyncio.Future[str]] = {}
+        self._asked: list[CallsQuestion] = []
         self._exit_code: int | None = None
 
     async def run(self) -> int:
@@ -259,6 +264,23 @@ class Runtime:
         self._enqueue(request)
         return await self._answers[request.event_id]
 
+    async def diagnose(self) -> Diagnosis:
+        """Asks all members what their ranks are in, and returns what has been answered within a few seconds.
+
+        The order has no number: it belongs to no conversation, and one that is lost is not sent again.
+        """
+        generation = self.job.state.generation
+        members = {node.node_id for node in self.job.state.roster.members() if node.node_id in self._streams}
+        asked = CallsQuestion(generation, members)
+        self._asked.append(asked)
+        body = order_body(ReportCalls(generation=generation))
+        for node_id in members:
+            self._streams[node_id].send(body)
+        try:
+            return await asked.diagnosis()
+        finally:
+            self._asked.remove(asked)
+
     def status(self) -> JobStatus:
         return job_status(self.job.state, self.pulse, now_s=self._clock())
 
@@ -296,6 +318,9 @@ class Runtime:
             if isinstance(event.message, Heartbeat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s, wall_s=time.time())
                 self._steps.heard(event.message, now_s=self._silence.attended_s(now_s))
+            elif isinstance(event.message, CallReport):
+                for asked in self._asked:
+                    asked.heard(event.node_id, event.message)
             elif isinstance(event.message, Stopped):
                 self._silence.forget(event.node_id)
         elif isinstance(event, NodeLost):
@@ -350,6 +375,9 @@ class Runtime:
                     self._streams[node_id].send(bodies[id(order)], number=number, heard=self._heard_of(node_id))
                 case Note():
                     self.events.add(command)
+                    if command.event in _RECOVERED and (ahead_s := self.pulse.clocks_that_differ_s()):
+                        fields: dict[str, Value] = {"ahead_s": ahead_s}
+                        self.events.add(replace(command, event="clocks_differ", fields=fields))
                 case Answer(event_id=event_id, error=error):
                     answer = self._answers.pop(event_id)
                     if not answer.done():  # it may have been cancelled with its call

@@ -168,6 +168,10 @@ class StatusService(status_pb2_grpc.StatusServicer):
         done: status_pb2.Done = convert.encode(Done(error=error))
         return done
 
+    async def Diagnose(self, request: status_pb2.DiagnoseRequest, context: _Context) -> status_pb2.Diagnosis:
+        diagnosis: status_pb2.Diagnosis = convert.encode(await self._runtime.diagnose())
+        return diagnosis
+
     async def Stop(self, request: status_pb2.StopRequest, context: _Context) -> status_pb2.Done:
         self._runtime.stop(request.reason, 143)
         done: status_pb2.Done = convert.encode(Done())

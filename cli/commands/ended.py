@@ -35,7 +35,7 @@ class EndedJob:
 
 def ended_job(job_id: str, log_dir: str, lines: Iterable[str]) -> EndedJob:
     """`lines`: of events.jsonl; one that was cut is passed over."""
-    events = _last_job([event for line in lines if (event := parse(line))])
+    events = last_job([event for line in lines if (event := parse(line))])
     end: dict[str, Any] = next((event for event in reversed(events) if event.get("event") == "job_ended"), {})
     last = end or (events[-1] if events else {})
     return EndedJob(
@@ -50,7 +50,7 @@ def ended_job(job_id: str, log_dir: str, lines: Iterable[str]) -> EndedJob:
     )
 
 
-def _last_job(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def last_job(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the events of the last of the jobs that have logged in one folder: each begins at generation 0."""
     begin = 0
     for index, (before, event) in enumerate(itertools.pairwise(events), 1):

@@ -22,6 +22,7 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus
 
 _REFRESH_S = 0.5
+_PAUSES = 10  # times what an answer took, so that looking at a large job costs its supervisor little
 _AGAIN_S = 0.2  # between two tries to reach a supervisor that does not answer
 _READY_S = 1.0
 _LOG_LINES = 8
@@ -61,9 +62,11 @@ class WatchedJob:
 
     def _look(self, job: client.Client, extra: Callable[[client.Client, JobStatus], RenderableType] | None) -> None:
         while not self._dialogue.over:
+            asked_s = time.monotonic()
             self._status = job.status()
+            pause_s = max(_REFRESH_S, _PAUSES * (time.monotonic() - asked_s))
             self._draw(extra(job, self._status) if extra is not None else None)
-            until_s = time.monotonic() + _REFRESH_S
+            until_s = time.monotonic() + pause_s
             while not self._dialogue.over and (left_s := until_s - time.monotonic()) > 0:
                 if keys := self._keys.keys(left_s):
                     self._press(job, keys)

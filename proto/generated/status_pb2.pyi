@@ -1,3 +1,4 @@
+from deadpool.proto.generated import agent_pb2 as _agent_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -241,6 +242,22 @@ class StopRequest(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class DiagnoseRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Diagnosis(_message.Message):
+    __slots__ = ("generation", "ranks", "missing", "why")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    ranks: _containers.RepeatedCompositeFieldContainer[_agent_pb2.RankCalls]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    why: str
+    def __init__(self, generation: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[_agent_pb2.RankCalls, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("error",)

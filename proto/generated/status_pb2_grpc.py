@@ -59,6 +59,11 @@ class StatusStub:
                 request_serializer=deadpool_dot_proto_dot_generated_dot_status__pb2.StopRequest.SerializeToString,
                 response_deserializer=deadpool_dot_proto_dot_generated_dot_status__pb2.Done.FromString,
                 _registered_method=True)
+        self.Diagnose = channel.unary_unary(
+                '/deadpool.Status/Diagnose',
+                request_serializer=deadpool_dot_proto_dot_generated_dot_status__pb2.DiagnoseRequest.SerializeToString,
+                response_deserializer=deadpool_dot_proto_dot_generated_dot_status__pb2.Diagnosis.FromString,
+                _registered_method=True)
 
 
 class StatusServicer:
@@ -94,6 +99,12 @@ class StatusServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Diagnose(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StatusServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -121,6 +132,11 @@ def add_StatusServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=deadpool_dot_proto_dot_generated_dot_status__pb2.StopRequest.FromString,
                     response_serializer=deadpool_dot_proto_dot_generated_dot_status__pb2.Done.SerializeToString,
+            ),
+            'Diagnose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Diagnose,
+                    request_deserializer=deadpool_dot_proto_dot_generated_dot_status__pb2.DiagnoseRequest.FromString,
+                    response_serializer=deadpool_dot_proto_dot_generated_dot_status__pb2.Diagnosis.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -258,6 +274,33 @@ class Status:
             '/deadpool.Status/Stop',
             deadpool_dot_proto_dot_generated_dot_status__pb2.StopRequest.SerializeToString,
             deadpool_dot_proto_dot_generated_dot_status__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diagnose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/deadpool.Status/Diagnose',
+            deadpool_dot_proto_dot_generated_dot_status__pb2.DiagnoseRequest.SerializeToString,
+            deadpool_dot_proto_dot_generated_dot_status__pb2.Diagnosis.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ Same names and fields as there; convert.py translates.
 
 from dataclasses import dataclass
 
-from deadpool.proto.messages import NO_STEP
+from deadpool.proto.messages import NO_STEP, RankCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +225,24 @@ class DrainRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnoseRequest:
+    """What do the ranks wait for? Nothing is done about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the ranks were in, on each node at a moment of its own. `missing`: nodes that have not answered in time.
+
+    `why`: who is waited for, as the inquiry into a hang would judge it; "" when nobody waits.
+    """
+
+    generation: int
+    ranks: tuple[RankCalls, ...] = ()
+    missing: tuple[str, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,6 +179,9 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         "checkpoint_failed": _event("It could not be written.", node=T, step=W, error=T),
     },
     "Supervisor": {
+        "clocks_differ": _event(
+            "After a recovery: by how much clocks of nodes are ahead of the supervisor's, from 5 ms on.", ahead_s=C
+        ),
         "supervisor_started": _event("A supervisor has taken over where another one was lost.", term=W),
         "agent_back": _event("It has heard from this agent.", node=T),
         "relay_opened": _event("This node's agent speaks for others (--relay-above).", node=T),

@@ -11,6 +11,7 @@ _RATE_WINDOW_S = 5.0
 _POINTS = 8  # of each rank and node: so many heartbeats back
 _SILENT_S = 2.5  # a node that has said nothing for so long is not waited for when a moment is chosen
 _STEP_TIMES = 60
+_CLOCKS_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class NodePulse:
     """(when, value) of the node's counters, which begin again when a process is replaced."""
 
     counters: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
+    clock_ahead_s: deque[float] = field(default_factory=lambda: deque(maxlen=_POINTS))  # the largest has had the shortest way
 
     def heard(self, name: str, value: float, now_s: float) -> None:
         points = self.counters.setdefault(name, deque(maxlen=_POINTS))
@@ -94,9 +96,10 @@ class Pulse:
     def heard(self, node_id: str, heartbeat: Heartbeat, *, now_s: float, wall_s: float = 0.0) -> None:
         """`wall_s`: what our own calendar clock says; 0 for a heartbeat of the past."""
         self.heartbeats[node_id] = (heartbeat, now_s)
-        if wall_s and heartbeat.wall_s:
-            self.clocks_ahead_s[node_id] = heartbeat.wall_s - wall_s
         node = self.nodes.setdefault(node_id, NodePulse())
+        if wall_s and heartbeat.wall_s:
+            node.clock_ahead_s.append(heartbeat.wall_s - wall_s)
+            self.clocks_ahead_s[node_id] = max(node.clock_ahead_s)
         for name in ("tokens", "sent_bytes", "received_bytes", "replicated_bytes"):
             node.heard(name, getattr(heartbeat, name), now_s)
         for progress in heartbeat.ranks:
@@ -135,6 +138,10 @@ class Pulse:
         """Returns the newest moment of which every node that is not silent has told."""
         heard = [heard_s for _, heard_s in self.heartbeats.values() if now_s - heard_s < _SILENT_S]
         return min(heard, default=now_s)
+
+    def clocks_that_differ_s(self) -> dict[str, float]:
+        """Returns by how much the calendar clocks of nodes are ahead of ours, where that is more than a heartbeat's way."""
+        return {node_id: round(ahead_s, 4) for node_id, ahead_s in self.clocks_ahead_s.items() if abs(ahead_s) >= _CLOCKS_S}
 
     def steps_per_s(self) -> float:
         """Returns the rate over the last seconds; 0 when steps are being repeated."""

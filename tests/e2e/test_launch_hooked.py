@@ -3,10 +3,11 @@
 import json
 import socket
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from launching import Launcher, until
+from launching import Job, Launcher, until
 
 pytestmark = pytest.mark.e2e
 
@@ -55,6 +56,25 @@ def fetched(page: str) -> str:
     return body.decode()
 
 
+def _look_back(job: Job, past: dict[str, Any], place: str) -> None:
+    """After the end the logs tell the same, and the trace has what each rank did in the one recovery, in its time."""
+    assert json.loads(job.ask("recoveries", "--json").stdout) == [past]
+    assert "exit code 143" in job.ask("diagnose").stdout
+    told = job.ask("trace", "trace.json")
+    assert told.returncode == 0, told.stderr
+    traced = json.loads((job.folder / "trace.json").read_text())["traceEvents"]
+    names = {each["pid"]: each["args"]["name"] for each in traced if each["name"] == "process_name"}
+    assert set(names.values()) == {"supervisor", "node0", "node1", "node2"}
+    spans = [each for each in traced if each["ph"] == "X" and each["args"].get("generation", 2) == 2]
+    joiner = {each["name"] for each in spans if names[each["pid"]] == place and each["tid"] == 3}
+    assert {"builds and rehearses", "opens its groups", "restores", "first step"} <= joiner
+    (whole,) = [each for each in spans if each["pid"] == 0 and each["tid"] == 1]
+    restored = [each for each in spans if each["name"] == "restores"]
+    assert len(restored) == 4
+    slack = 1_000_000  # microseconds, for messages that are late on a busy machine
+    assert all(whole["ts"] - slack < each["ts"] < whole["ts"] + whole["dur"] + slack for each in restored)
+
+
 def test_status_inject_events_stop(launcher: Launcher) -> None:
     with socket.create_server(("127.0.0.1", 0)) as found:
         metrics_port = found.getsockname()[1]
@@ -97,6 +117,13 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
     assert "transient: " in table
     assert "rank 2 back in place" in table
 
+    (past,) = json.loads(job.ask("recoveries", "--json").stdout)
+    assert (past["class"], past["ranks"], past["phases_s"]) == ("transient", [2], recovery["phases_s"])
+    asked = job.ask("diagnose")
+    assert asked.returncode == 0, asked.stderr
+    assert "<module> (" in asked.stdout, "the ranks' stacks"
+    assert all(f"node{number} has not answered" not in asked.stdout for number in range(3))
+
     lines = [json.loads(line) for line in job.ask("events", "--json").stdout.splitlines()]
     assert {"started", "hooked", "injection", "rank_exited", "recovered"} <= {line["event"] for line in lines}
     assert lines == job.events()[: len(lines)]
@@ -104,6 +131,7 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
 
     assert job.ask("stop").returncode == 0
     assert job.wait(40).exit_code == 143
+    _look_back(job, past, place)
     last = (job.log_dir / "metrics.prom").read_text()
     assert f'deadpool_recoveries_total{{class="transient",{of_job}}} 1.0' in last
     assert f'deadpool_injections_total{{{of_job},kind="kill-rank"}} 1.0' in last
