@@ -50,12 +50,11 @@ def of_snapshots(rank: ProtectedRank, repeats: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"copy": [], "snapshot": [], "checksum": [], "restore_own": []}
     rank.settle()
     for _ in range(repeats):
-        began_s = time.perf_counter()
         boundary = rank.train_step()
         boundary.copied.wait()
-        found["copy"].append(rate(rank, began_s))
+        found["copy"].append(rate(rank, rank.handed_over_s))
         boundary.settled.wait()
-        found["snapshot"].append(rate(rank, began_s))
+        found["snapshot"].append(rate(rank, rank.handed_over_s))
         rank.wait_committed()
         began_s = time.perf_counter()
         assert rank.slots.find_whole(boundary.state) is not None
@@ -71,10 +70,9 @@ def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str
     found: dict[str, list[float]] = {"replicate": [], "commit": [], "restore_replica": []}
     rank.settle()
     for _ in range(repeats):
-        began_s = time.perf_counter()
         rank.train_step()
         rank.wait_committed()
-        found["commit"].append(rate(rank, began_s))
+        found["commit"].append(rate(rank, rank.handed_over_s))
         state = StateId(generation=1, step=rank.step - 1)
         slot = rank.slots.find(state)
         assert slot is not None

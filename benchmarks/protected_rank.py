@@ -26,6 +26,7 @@ from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.holders import Holders
+from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
 from deadpool.trainer_hooks.protection.peers import Exchange, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
@@ -81,11 +82,12 @@ class ProtectedRank:
         self.vault.reserve_snapshots(0, self.slot_bytes, 0)
         self.slots = OwnSlots(self.vault.folder, 0, CpuEngine())
         self.counters, self.step = Counters(), 0
+        self.handed_over_s = 0.0  # when the newest state was
         self.commits: list[int] = []
         self._cancelled = threading.Event()
         store = HashStore()
         clients: list[ReplicaSender] = [VaultClient(endpoint, TOKEN) for endpoint in holders]
-        self._again = Holders(clients, 1, self._cancelled)
+        self._again = Holders(clients, self._cancelled)
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
             holders=clients,
@@ -112,12 +114,14 @@ class ProtectedRank:
             meta=self.state.capture_meta(),
         )
         self.step += 1
+        self.handed_over_s = time.perf_counter()
         self.protector.submit(boundary)
         return boundary
 
     def send_again(self, slot: OpenSlot) -> None:
         """Sends a committed state to the holders once more; while the protect thread has nothing to do."""
-        self._again.send(slot, NO_STEP)
+        stamp = Stamp(rank=0, state=slot.state, keep_step=NO_STEP, sender_generation=1)
+        self._again.send(OutgoingState.of(slot, stamp))
 
     def settle(self) -> None:
         """Trains until every slot, here and at the holders, has been written once."""

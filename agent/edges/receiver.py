@@ -15,7 +15,7 @@ from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import to_frame
 from deadpool.proto.vault.edge import BUSY_EVERY_S, STALL_S, VAULT_SOCKET, Mappings, connect_in, receive_frame
 from deadpool.proto.vault.layout import HEADER_BYTES
-from deadpool.proto.vault.wire import Put, send_request
+from deadpool.proto.vault.wire import Put, send_end_of_pieces, send_piece_header, send_request
 
 
 class EdgeReceiver:
@@ -41,7 +41,13 @@ class EdgeReceiver:
         """Returns why the replica is not sealed, "" when it is."""
         rest = bytearray(put.tables_bytes + HEADER_BYTES)
         self._transfer.receive(iter(pieces_of(memoryview(rest))))
-        send_request(self._connection(), put)
+        agent = self._connection()
+        send_request(agent, put)
+        if error := self._heard()["error"]:
+            return str(error)
+        agent.sendall(rest[: put.layout_bytes])
+        send_piece_header(agent, 0, put.data_bytes)
+        send_end_of_pieces(agent)
         answer = self._heard()
         if "file" not in answer:
             return str(answer["error"])
@@ -50,7 +56,7 @@ class EdgeReceiver:
         self._transfer.receive(landing.places(put.data_bytes), landing.landed)
         if landing.stopped:
             return "interrupted by the agent"
-        self._connection().sendall(rest)
+        self._connection().sendall(rest[put.layout_bytes :])
         return str(self._heard()["error"])
 
     def _connection(self) -> socket.socket:

@@ -2,9 +2,9 @@
 
 The receivers of MPI pairs come over a socket in the vault's folder, which shows that they are of this user and this job.
 
-A thread per connection. Data goes from the socket straight into the mapped slot; a replica is sealed only after its tables and
-each of its items have been found whole. Whoever reads a slot here checks the items it uses against the slot's checksums: data
-that a writer overwrites while it is being sent cannot pass.
+A thread per connection. Data goes from the socket straight into the slot, which stays mapped; a replica is sealed only after its
+tables and each of its items have been found whole (arrivals.py). Whoever reads a slot here checks the items it uses against the
+slot's checksums: data that a writer overwrites while it is being sent cannot pass.
 """
 
 import contextlib
@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from deadpool.agent.vault.arrivals import TcpArrival, arrived, tables_in_place
 from deadpool.agent.vault.landing import LandingArrival
+from deadpool.agent.vault.written_slots import WrittenSlots
 from deadpool.host.errors import ConfigError, ProtocolError, SnapshotError
 from deadpool.host.ports import listen_at
 from deadpool.proto.messages import SlotKind
@@ -27,7 +29,6 @@ from deadpool.proto.vault.layout import (
     HEADER_BYTES,
     SLOT_NAMES,
     SNAPSHOT_NAMES,
-    UNIQUE,
     Header,
     SlotFile,
     Tables,
@@ -47,7 +48,6 @@ from deadpool.proto.vault.wire import (
     Reply,
     Request,
     ReserveSlots,
-    receive_into,
     receive_request,
     send_reply,
 )
@@ -57,25 +57,6 @@ _BACKLOG = 128
 _STRANGERS_MAX = 16  # connections that have not shown the token yet
 _ACCEPT_POLL_S = 1.0
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-
-
-class TcpArrival:
-    """The data come over the connection itself (proto/vault/transport.py)."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def begin(self, path: Path, offset: int, size_bytes: int) -> None:
-        """Nobody but the caller writes to that place."""
-
-    def fill(self, target: memoryview) -> None:
-        receive_into(self._connection, target)
-
-    def interrupt(self) -> None:
-        _shut(self._connection)
-
-    def end(self) -> None:
-        """What has not come stays in the connection."""
 
 
 class ReplicaServer:
@@ -95,6 +76,7 @@ class ReplicaServer:
         self._generation = 0  # the newest that the agent has obeyed: senders of older ones are refused
         self._senders: dict[int, int] = {}  # rank -> the newest generation in which it has sent
         self._writing: dict[int, tuple[int, Arrival]] = {}  # rank -> generation and data of the write under way
+        self._written = WrittenSlots()
         self._slot_locks: dict[int, threading.Lock] = {}
         self._closed = False
 
@@ -122,6 +104,7 @@ class ReplicaServer:
             if listener is not None:
                 _shut(listener)
                 listener.close()
+        self._written.clear()
 
     # ------------------------------------------------------------ connections
 
@@ -245,45 +228,39 @@ class ReplicaServer:
     def _reserve(self, request: ReserveSlots) -> None:
         with self._rank_lock(request.rank):
             for path in self._paths(SlotKind.REPLICA, request.rank):
+                self._written.forget(path)
                 reserve(path, request.slot_bytes)
 
     def _receive(self, connection: socket.socket, arrival: Arrival, put: Put) -> None:
         """Has the replica come to the slot that may be written, and seals it once it is found whole."""
-        with self._only_writer(arrival, put), contextlib.ExitStack() as stack:
-            slots = [stack.enter_context(_opened(path)) for path in self._paths(SlotKind.REPLICA, put.rank) if path.exists()]
+        with self._only_writer(arrival, put):
+            slots = [self._written.of(path) for path in self._paths(SlotKind.REPLICA, put.rank) if path.exists()]
             if len(slots) != len(SLOT_NAMES):
                 raise SnapshotError(f"no replica slots for rank {put.rank}: ReserveSlots comes first")
             headers = [slot.header() for slot in slots]
             held = [StateId(generation=each.generation, step=each.step) if each is not None else None for each in headers]
             index = slot_to_write(held, put.keep_step)
             slot = slots[index]
-            if HEADER_BYTES + put.tables_bytes > put.data_offset or put.tables_bytes < 0 or put.data_bytes < 0:
+            sizes = (put.data_bytes, put.layout_bytes, put.tables_bytes - put.layout_bytes)
+            if HEADER_BYTES + put.tables_bytes > put.data_offset or min(sizes) < 0:
                 raise SnapshotError(f"replica of rank {put.rank}: {put.tables_bytes} bytes of tables before {put.data_offset}")
+            before = tables_in_place(slot, headers[index], put)
             with self._lock:  # between the check and the unsealing no fence may fall
                 self._check_sender(put)
                 slot.unseal()
-            if put.data_offset + put.data_bytes > slot.capacity_bytes:  # the state has grown; what the slot held may go
+            if put.data_offset + put.data_bytes > slot.capacity_bytes:  # the state has grown
                 grow(slot.path, put.data_offset + put.data_bytes)
-                slot = stack.enter_context(_opened(slot.path))
-            data = slot.view[put.data_offset : put.data_offset + put.data_bytes]
-            tables, page = bytearray(put.tables_bytes), bytearray(HEADER_BYTES)
-            with data:
-                arrival.begin(slot.path, put.data_offset, put.data_bytes)
-                try:
-                    arrival.fill(data)
-                finally:
-                    arrival.end()
-                for target in (memoryview(tables), memoryview(page)):
-                    receive_into(connection, target)
-                header = _verified(put, page, tables, data)
+                slot = self._written.of(slot.path)
+            was = held[index] if before is not None else None
+            send_reply(connection, Reply() if was is None else Reply(held_generation=was.generation, held_step=was.step))
+            with slot.view[put.data_offset : put.data_offset + put.data_bytes] as data:
+                header, tables, come_bytes = arrived(connection, arrival, put, slot.path, data, before)
             with self._lock:
                 self._check_sender(put)
-                slot.seal(header, bytes(tables))
+                slot.seal(header, tables)
                 self.replicas_received += 1
-                self.replica_bytes_received += put.data_bytes + put.tables_bytes + HEADER_BYTES
-                for other, was in enumerate(
-                    held
-                ):  # what was said of that state before (ranks have parted since) must not be found
+                self.replica_bytes_received += come_bytes + put.tables_bytes + HEADER_BYTES
+                for other, was in enumerate(held):  # what was said of that state before (ranks have parted) must not be found
                     if other != index and was == StateId(generation=put.generation, step=put.step):
                         slots[other].unseal()
 
@@ -371,25 +348,6 @@ class ReplicaServer:
             raise SnapshotError(
                 f"rank {put.rank} of generation {put.sender_generation} is replaced: generation {newest} has begun"
             )
-
-
-def _verified(put: Put, page: bytearray, tables: bytearray, data: memoryview) -> Header:
-    """Returns the replica's header; SnapshotError unless header, tables and every unique item are what the rank had."""
-    header = Header.from_page(bytes(page))
-    if header is None:
-        raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: its header is torn")
-    said = (header.rank, header.generation, header.step, header.data_offset, header.data_bytes, header.tables_bytes)
-    if said != (put.rank, put.generation, put.step, put.data_offset, put.data_bytes, put.tables_bytes):
-        raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: its header says {said}")
-    whole = Tables.from_bytes(header, bytes(tables))
-    if len(whole.checksums) != len(whole.layout.items) or whole.layout.unique_bytes != put.data_bytes:
-        raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: its tables do not agree")
-    for item, expected in zip(whole.layout.items, whole.checksums, strict=True):
-        if item.peers == UNIQUE:
-            with data[item.offset : item.offset + item.nbytes] as part:
-                if len(part) != item.nbytes or checksum(part) != expected:
-                    raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: {item.key} arrived with another checksum")
-    return header
 
 
 def _is_whole(slot: SlotFile, header: Header) -> bool:

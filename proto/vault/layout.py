@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import xxhash
 
@@ -31,6 +31,7 @@ ALIGN_BYTES = 64
 SLOT_NAMES = ("a", "b")
 SNAPSHOT_NAMES = (*SLOT_NAMES, "c", "d")  # a rank's own: as many as snapshot_slots says
 PIN = "checkpoint"  # checkpoint-<rank>-<generation>-<step>: a link to a sealed slot, which must not be overwritten meanwhile
+SUM_BYTES = 8  # of an item's checksum in the tables
 UNIQUE = -1  # Item.peers of an item that travels with the replica
 
 _MAGIC = b"DPSLOT01"
@@ -106,8 +107,14 @@ class Layout:
 
     def of_replica(self) -> Self:
         """Returns the same items, in the same order, with the places that the unique ones have in a replica; this very object
-        when they lie so here.
+        when they lie so here. Kept for the layout asked last.
         """
+        if not (_last_replica and _last_replica[0][0] is self):
+            _last_replica[:] = [(self, self._of_replica())]
+        replica: Self = _last_replica[0][1]
+        return replica
+
+    def _of_replica(self) -> Self:
         if self.unique_runs() in ([], [(0, self.unique_bytes)]):
             return self
         placed: dict[int, Item] = {}
@@ -160,6 +167,7 @@ class Layout:
 
 
 _last_layouts: list[tuple[Layout, bytes]] = []
+_last_replica: list[tuple[Any, Any]] = []  # a layout, and what it is as a replica's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +187,7 @@ class Header:
 
     @property
     def tables_bytes(self) -> int:
-        return self.layout_bytes + self.meta_bytes + 8 * self.items
+        return self.layout_bytes + self.meta_bytes + SUM_BYTES * self.items
 
     @property
     def slot_bytes(self) -> int:
@@ -221,7 +229,7 @@ class Tables:
         return layout + self.meta + struct.pack(f"<{len(self.checksums)}Q", *self.checksums), len(layout)
 
     @classmethod
-    def from_bytes(cls, header: Header, data: bytes | memoryview) -> Self:
+    def from_bytes(cls, header: Header, data: bytes | bytearray | memoryview) -> Self:
         """Returns the tables; SnapshotError when their checksum is not the header's."""
         if len(data) != header.tables_bytes or checksum(data) != header.tables_checksum:
             raise SnapshotError(f"tables of rank {header.rank} step {header.step}: checksum differs")

@@ -5,7 +5,7 @@ Raw bytes follow a frame (proto/frames.py) where the table says so.
 | request                                   | raw bytes after it            | reply, raw bytes after it             |
 |-------------------------------------------|-------------------------------|---------------------------------------|
 | ReserveSlots: two replica slots for a rank     |                               | Reply                                 |
-| Put: write a replica slot                 | data, tables, header page     | Reply, once verified and sealed (ack) |
+| Put: write a replica slot                 | see below                     | Reply, once verified and sealed (ack) |
 | GetHead: a sealed slot's header, tables   |                               | Reply, header page + tables           |
 | GetData: ranges of a sealed slot's data   |                               | Reply, the ranges, in order           |
 | Discard: unseal a slot if it is bad       |                               | Reply                                 |
@@ -13,19 +13,31 @@ Raw bytes follow a frame (proto/frames.py) where the table says so.
 
 Several requests may follow each other on one connection. An error reply leaves the connection usable, except after Put,
 where the server closes it.
+
+A Put is answered twice: first with Reply.held, the sealed state in the slot that is written now, whose items need not travel when
+they are the same in the new one. Then the sender says, while the state is still being copied into its own slot:
+
+    layout (the first part of the tables) | pieces | the rest of the tables | header page
+    piece: offset in the data, size (uint64 each, little endian), bytes; offsets rise; a piece of 0 bytes is the last one
+
+An item travels whole or not at all. The holder seals the slot when each item that has come is what its checksum says, and each
+one that has not lies there already, under the same layout and with the same checksum.
 """
 
 import dataclasses
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from deadpool.host.errors import ProtocolError
-from deadpool.proto.frames import receive_rest, to_frame
+from deadpool.proto.frames import receive_exactly, receive_rest, to_frame
 from deadpool.proto.messages import SlotKind
+from deadpool.proto.step import NO_STEP
 
 MAX_FRAME_BYTES = 1 << 20
+_PIECE = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +53,7 @@ class Put:
     `sender_generation`: the one in which the sender runs (`generation` names the state). A holder whose agent has obeyed a newer
     one refuses it and ends what it has begun to write, before it sends its VaultReport: the sender may be on a node that was cut
     off and does not know yet that it is replaced, and what a report says must still be there when the plan comes.
-    Data of `data_bytes` goes to `data_offset`; then `tables_bytes` of tables, then one header page (Header.as_replica).
+    The data lie at `data_offset`, `data_bytes` in all; of the `tables_bytes` of tables the first `layout_bytes` are the layout.
     """
 
     rank: int
@@ -50,6 +62,7 @@ class Put:
     keep_step: int
     data_offset: int
     data_bytes: int
+    layout_bytes: int
     tables_bytes: int
     sender_generation: int = 0
 
@@ -92,10 +105,14 @@ class GetHoldings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """`raw_bytes`: how many raw bytes follow. `error`: "" or why not."""
+    """`raw_bytes`: how many raw bytes follow. `error`: "" or why not. `held_generation`, `held_step`: the state in the slot that
+    is to be written, NO_STEP: none.
+    """
 
     raw_bytes: int = 0
     error: str = ""
+    held_generation: int = 0
+    held_step: int = NO_STEP
 
 
 Request = ReserveSlots | Put | GetHead | GetData | Discard | GetHoldings
@@ -129,9 +146,30 @@ def receive_reply(connection: socket.socket) -> Reply:
     if frame is None:
         raise ProtocolError("connection closed before the reply")
     try:
-        return Reply(raw_bytes=_integer(frame["raw_bytes"]), error=str(frame["error"]))
+        numbers = {name: _integer(frame[name]) for name in ("raw_bytes", "held_generation", "held_step")}
+        return Reply(error=str(frame["error"]), **numbers)
     except (KeyError, TypeError) as error:
         raise ProtocolError(f"not a reply: {error}") from error
+
+
+def send_piece(connection: socket.socket, offset: int, data: memoryview) -> None:
+    send_piece_header(connection, offset, len(data))
+    connection.sendall(data)
+
+
+def send_piece_header(connection: socket.socket, offset: int, size_bytes: int) -> None:
+    """The piece's bytes come next, or in another way (transport.py)."""
+    connection.sendall(_PIECE.pack(offset, size_bytes))
+
+
+def send_end_of_pieces(connection: socket.socket) -> None:
+    send_piece_header(connection, 0, 0)
+
+
+def receive_piece(connection: socket.socket) -> tuple[int, int]:
+    """Returns (offset, size) of the piece whose bytes come next; size 0: that was all."""
+    offset, size = _PIECE.unpack(receive_exactly(connection, _PIECE.size))
+    return offset, size
 
 
 def receive_into(connection: socket.socket, target: memoryview) -> None:

@@ -15,7 +15,8 @@ from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import EdgeChanged, Endpoint, SlotKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity, slot_path
-from deadpool.proto.vault.transport import SlotPart
+from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.transport import Outgoing, SlotPart
 from deadpool.proto.vault.wire import Put
 from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -57,9 +58,23 @@ class ByTcp(VaultClient):
         super().__init__(endpoint, TOKEN)
         self.steps: list[int] = []
 
-    def put(self, request: Put, parts: Sequence[SlotPart], tables: bytes, page: bytes) -> None:
-        self.steps.append(request.step)
-        super().put(request, parts, tables, page)
+    def put(self, outgoing: Outgoing) -> int:
+        self.steps.append(outgoing.request.step)
+        return super().put(outgoing)
+
+
+class Whole(Outgoing):
+    """A state that lies in its slot, of which everything travels."""
+
+    def __init__(self, put: Put, parts: list[SlotPart], tables: bytes, page: bytes) -> None:
+        self.request, self.layout = put, tables[: put.layout_bytes]
+        self._parts, self._tail = parts, (tables[put.layout_bytes :], page)
+
+    def parts(self, held: StateId) -> Iterator[SlotPart]:
+        return iter(self._parts)
+
+    def tail(self) -> tuple[bytes, bytes]:
+        return self._tail
 
 
 class MpiEdge:
@@ -159,14 +174,15 @@ class MpiEdge:
         )  # fmt: skip
         put = Put(
             rank=0, generation=generation, step=step, keep_step=step - 1, data_offset=self._offset, data_bytes=len(data),
-            tables_bytes=len(tables), sender_generation=generation,
+            layout_bytes=layout_bytes, tables_bytes=len(tables), sender_generation=generation,
         )  # fmt: skip
         cuts = [0, 1000, 5_000_000, len(data)]
         parts = [
-            SlotPart(path=self._slot.path, offset=self._offset + begin, view=data[begin:end]) for begin, end in pairwise(cuts)
+            SlotPart(path=self._slot.path, offset=self._offset + begin, view=data[begin:end], to_offset=begin)
+            for begin, end in pairwise(cuts)
         ]
         self._client.reserve(0, self._slot_bytes)
-        self._client.put(put, parts, tables, header.to_page())
+        self._client.put(Whole(put, parts, tables, header.to_page()))
         self._put.append(step)
 
 

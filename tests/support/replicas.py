@@ -22,6 +22,8 @@ from deadpool.proto.vault.wire import (
     ReserveSlots,
     receive_into,
     receive_reply,
+    send_end_of_pieces,
+    send_piece,
     send_request,
 )
 
@@ -39,16 +41,22 @@ class Replica:
             Item(key="step", offset=0, nbytes=8, dtype="int64", shape=()),
         ]
         layout = Layout.place(items, [(1, 2)])
+        self._layout, self._meta, self._state = layout, meta, (generation, step)
         self.data = bytearray(os.urandom(layout.unique_bytes))
+        self.reseal()
+
+    def reseal(self) -> None:
+        """Makes tables and header those of the data as they are now."""
+        layout, (generation, step) = self._layout, self._state
         sums = tuple(checksum(bytes(self.data[each.offset : each.offset + each.nbytes])) for each in layout.items[:2])
-        self.tables, layout_bytes = Tables(layout=layout, meta=meta, checksums=(*sums, 77)).to_bytes()
-        self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, len(items), len(meta))
+        self.tables, layout_bytes = Tables(layout=layout, meta=self._meta, checksums=(*sums, 77)).to_bytes()
+        self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, 3, len(self._meta))
         self.header = Header(
             rank=RANK,
             generation=generation,
             step=step,
             layout_bytes=layout_bytes,
-            meta_bytes=len(meta),
+            meta_bytes=len(self._meta),
             items=3,
             data_offset=data_offset,
             data_bytes=layout.unique_bytes,
@@ -59,7 +67,8 @@ class Replica:
     def put(self, keep_step: int = NO_STEP, sender_generation: int = 1) -> Put:
         return Put(
             rank=RANK, generation=self.header.generation, step=self.header.step, keep_step=keep_step,
-            data_offset=self.header.data_offset, data_bytes=len(self.data), tables_bytes=len(self.tables),
+            data_offset=self.header.data_offset, data_bytes=len(self.data), layout_bytes=self.header.layout_bytes,
+            tables_bytes=len(self.tables),
             sender_generation=sender_generation,
         )  # fmt: skip
 
@@ -109,7 +118,19 @@ def ask(connection: socket.socket, request: ReserveSlots | GetHead | GetData | D
 
 
 def send(connection: socket.socket, replica: Replica, keep_step: int = NO_STEP, sender_generation: int = 1) -> Reply:
+    """Returns the last reply: an error that comes before any data, or what the holder makes of all of it."""
     send_request(connection, replica.put(keep_step, sender_generation))
-    for part in (replica.data, replica.tables, replica.header.to_page()):
-        connection.sendall(part)
+    begun = receive_reply(connection)
+    if begun.error:
+        return begun
+    send_all(connection, replica)
     return receive_reply(connection)
+
+
+def send_all(connection: socket.socket, replica: Replica) -> None:
+    """Sends what follows a Put that was let in."""
+    connection.sendall(replica.tables[: replica.header.layout_bytes])
+    send_piece(connection, 0, memoryview(replica.data))
+    send_end_of_pieces(connection)
+    connection.sendall(replica.tables[replica.header.layout_bytes :])
+    connection.sendall(replica.header.to_page())

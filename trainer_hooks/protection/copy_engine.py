@@ -1,10 +1,14 @@
 """D2H: copies tensors into the vault's memory beside the computation. One narrow interface, a CPU and a CUDA side of it.
 
-Order of calls for one state: `at_boundary` (main thread, S_k complete) -> `copy` for each chunk (protect thread; returns when the
+Order of calls for one state: `at_boundary` (main thread, S_k complete) -> `copy` for each group (protect thread; returns when the
 copy is done or, on CUDA, enqueued) -> `fence` (main thread, before optimizer.step may change the sources) and, side by side with
-it, `landed` for each chunk (protect thread; returns when the bytes are in the targets).
+it, `landed` for each group (protect thread; returns when the bytes are in the targets).
+
+Where the host reads the sources itself, a large tensor is copied in steps instead, and one that seems not to have changed is read
+first: `in_place` gives its bytes.
 """
 
+import ctypes
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,6 +19,9 @@ _PIECE_BYTES = 64 << 20  # of device memory that a comparison needs
 
 
 class Engine(Protocol):
+    copies_later: bool  # `copy` only enqueues
+    group_bytes: int  # so much is copied together
+
     def register(self, memory: Tensor) -> None:
         """Makes the slot's memory (uint8, mapped) fit for fast copies; once per mapping."""
 
@@ -25,6 +32,9 @@ class Engine(Protocol):
         """Copies one chunk and returns its ticket for `landed`."""
 
     def landed(self, ticket: int) -> None: ...
+
+    def in_place(self, source: Tensor) -> memoryview | None:
+        """Returns the source's bytes as the host reads them, [nbytes]; None where it cannot, or they lie apart."""
 
     def fence(self) -> None:
         """Orders all later work of the calling thread behind the copies made so far."""
@@ -39,6 +49,9 @@ def engine_for(device: torch.device) -> Engine:
 
 class CpuEngine:
     """The copies are done when `copy` returns: there is nothing to wait for later."""
+
+    copies_later = False
+    group_bytes = 1 << 20  # a checksum that follows finds them in the cache
 
     def register(self, memory: Tensor) -> None:
         pass
@@ -55,6 +68,9 @@ class CpuEngine:
     def landed(self, ticket: int) -> None:
         pass
 
+    def in_place(self, source: Tensor) -> memoryview | None:
+        return as_bytes(source).numpy().data if is_plain(source) and source.device.type == "cpu" else None
+
     def fence(self) -> None:
         pass
 
@@ -64,6 +80,9 @@ class CpuEngine:
 
 class CudaEngine:
     """A side stream copies into pinned host memory; fences are device-side events, the host does not wait."""
+
+    copies_later = True
+    group_bytes = 32 << 20
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -96,6 +115,9 @@ class CudaEngine:
     def landed(self, ticket: int) -> None:
         self._copied[ticket].synchronize()
 
+    def in_place(self, source: Tensor) -> memoryview | None:
+        return None
+
     def fence(self) -> None:
         if self._copied:
             torch.cuda.current_stream(self._device).wait_event(self._copied[-1])
@@ -103,6 +125,15 @@ class CudaEngine:
     def same(self, tensor: Tensor, copied: Tensor) -> bool:
         pairs = zip(torch.split(as_bytes(tensor), _PIECE_BYTES), torch.split(as_bytes(copied), _PIECE_BYTES), strict=True)
         return all(torch.equal(piece, there.to(piece.device, non_blocking=True)) for piece, there in pairs)
+
+
+def copy_bytes(source: memoryview, target: memoryview) -> None:
+    """Copies bytes of the same number. The interpreter's lock is free meanwhile."""
+    ctypes.memmove(_address(target), _address(source), len(source))
+
+
+def _address(memory: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from deadpool.host.errors import ProtocolError, UnavailableError
 from deadpool.proto.frames import to_frame
-from deadpool.proto.messages import Endpoint
+from deadpool.proto.messages import NO_STEP, Endpoint
 from deadpool.proto.vault.edge import FRAME_BYTES_MAX, STALL_S, connect_in, edge_name, receive_frame
-from deadpool.proto.vault.transport import ReplicaSender, SlotPart
+from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.transport import Outgoing, ReplicaSender, SlotPart
 from deadpool.proto.vault.wire import Put, send_request
 
 log = logging.getLogger(__name__)
@@ -35,9 +36,14 @@ class EdgeClient:
     def reserve(self, rank: int, slot_bytes: int) -> None:
         self._otherwise.reserve(rank, slot_bytes)
 
-    def put(self, request: Put, parts: list[SlotPart], tables: bytes, page: bytes) -> None:
-        if not self._by_pair(request, _where(parts), tables + page):
-            self._otherwise.put(request, parts, tables, page)
+    def put(self, outgoing: Outgoing) -> int:
+        """All of the state travels, once it is copied: a pair leaves nothing as it lies at the holder."""
+        request = outgoing.request
+        parts = list(outgoing.parts(StateId(generation=0, step=NO_STEP)))
+        rest, page = outgoing.tail()
+        if self._by_pair(request, _where(parts, request.data_bytes), outgoing.layout + rest + page):
+            return request.data_bytes
+        return self._otherwise.put(outgoing)
 
     def close(self) -> None:
         self._closed = True
@@ -81,10 +87,11 @@ class EdgeClient:
             connection.close()
 
 
-def _where(parts: Sequence[SlotPart]) -> bytes:
-    """Returns the frame that says where the data lie. All parts are of one file."""
+def _where(parts: Sequence[SlotPart], data_bytes: int) -> bytes:
+    """Returns the frame that says where the data lie, with what lies between the items. All parts are of one file."""
     file = str(parts[0].path) if parts else ""
-    return to_frame({"file": file, "ranges": [(part.offset, len(part.view)) for part in parts]})
+    ends = [*(part.to_offset for part in parts[1:]), data_bytes]
+    return to_frame({"file": file, "ranges": [(part.offset, end - part.to_offset) for part, end in zip(parts, ends, strict=bool(parts))]})
 
 
 def _kill(sender: socket.socket) -> None:

@@ -1,8 +1,12 @@
 """Protects each state of one generation beside the computation: copy, seal, replicate, commit. One thread, one state at a time.
 
     submit(S_k) -> [verdict(k-1) known] -> copy -> (fence opens) -> seal -> Put to the holders -> announce -> verdict(k) known
-                                                                     ^                                         |
-                                                                     +---- once, if ranks have parted in S_k --+
+                                             |                               ^    ^                               |
+                                             +-- parts of a large state, as they are copied    |                  |
+                                                                                  +-- once, if ranks have parted in S_k
+
+The Put of a large state begins with its copy, unless the ranks first have to find out, or to compare, what they hold; it ends
+after the seal: the holder seals its replica with what the rank has sealed.
 
 What goes wrong with that here (no room for a slot, a holder that refuses or is out of reach) does not stop the training: this
 rank refuses S_k, nobody commits it, and all try again after a pause (schedule.py). The newest commit stays in every vault.
@@ -22,17 +26,19 @@ from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.together import HeldTogether
 from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import Outcome
-from deadpool.trainer_hooks.protection.holders import Holders
+from deadpool.trainer_hooks.protection.holders import Holders, Sending
+from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
 from deadpool.trainer_hooks.protection.peers import Sharing
 from deadpool.trainer_hooks.protection.ports import Network, ProtectionEvents
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OpenSlot
-from deadpool.trainer_hooks.protection.snapshot import Local, SnapshotWriter
+from deadpool.trainer_hooks.protection.snapshot import Local, Placed, SnapshotWriter
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.store_wait import Looks, RefusedError
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 2.0
+STREAMED_BYTES = 4 << 20  # a smaller state is copied before a thread to send it would have begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class Protector:
         self._cancelled = network.cancelled
         self._writer = SnapshotWriter(local)
         self._together = HeldTogether(plan.rank)
-        self._holders = Holders(network.holders, plan.generation, network.cancelled)
+        self._holders = Holders(network.holders, network.cancelled)
         self.commit_step = plan.commit_step
         self._agreed_step = NO_STEP  # where ranks compare: the newest commit in which all that should be the same was
         self._open: StateId | None = None  # announced or refused by this rank, and the verdict is not known yet
@@ -148,18 +154,18 @@ class Protector:
 
     def _protect(self, boundary: Boundary) -> bool:
         """Returns False when the generation is to end; an error, but for UnavailableError, when S_k cannot be protected."""
-        known = self._local.sharing
+        known, sending = self._local.sharing, None
         try:
             slot = self._local.slots().find_whole(boundary.state)
             if slot is None:
-                slot = self._copy(boundary)
+                slot, sending = self._copy(boundary)
             else:
                 self._local.outside_writes.begin()  # nothing is copied, and nothing is known of the memory
         finally:
             boundary.settle()
         if not self._verified(slot, known):
             return False
-        self._replicate(slot)
+        self._replicate(slot, sending)
         self._announce(slot)
         return True
 
@@ -271,14 +277,41 @@ class Protector:
             self._done_step = step
             self._wake.notify_all()
 
-    def _copy(self, boundary: Boundary) -> OpenSlot:
-        """Copies S_k into the free slot and seals it."""
-        copied = self._writer.copy(boundary, (self.commit_step, self._agreed_step))
-        if self._schedule.exchange_is_due(boundary.state.step):
-            sharing = self._network.exchange.peers(boundary.state.step, copied.by_key())
-            if sharing is not None and sharing != self._local.sharing:
-                self._writer.agree(sharing)
-        return self._writer.seal(copied)
+    def _copy(self, boundary: Boundary) -> tuple[OpenSlot, Sending | None]:
+        """Copies S_k into the free slot and seals it. A large one is on its way to the holders already."""
+        placed = self._writer.place(boundary, (self.commit_step, self._agreed_step))
+        sending = self._begun(placed)
+        try:
+            copied = self._writer.copy(placed, sending.outgoing if sending else None)
+            if self._schedule.exchange_is_due(boundary.state.step):
+                sharing = self._network.exchange.peers(boundary.state.step, copied.by_key())
+                if sharing is not None and sharing != self._local.sharing:
+                    self._writer.agree(sharing)
+            slot = self._writer.seal(copied)
+            if sending is not None:
+                sending.outgoing.sealed(slot)
+            return slot, sending
+        finally:
+            if sending is not None:
+                sending.outgoing.give_up()
+
+    def _begun(self, placed: Placed) -> Sending | None:
+        """Begins to send the state while it is copied: a large one of which nobody has to know anything first."""
+        step, layout = placed.boundary.state.step, placed.layout
+        if not self._holders or layout.unique_bytes < STREAMED_BYTES:
+            return None
+        if self._schedule.exchange_is_due(step) or (self._network.verifier and self._schedule.comparison_is_due(step)):
+            return None
+        path, data = self._local.slots().place(placed.index, placed.data_offset, layout)
+        outgoing = OutgoingState(
+            self._stamp(placed.boundary.state), layout, meta_bytes=len(placed.meta), path=path, data=data,
+            data_offset=placed.data_offset,
+        )  # fmt: skip
+        return self._holders.begin(outgoing)
+
+    def _stamp(self, state: StateId) -> Stamp:
+        plan = self._plan
+        return Stamp(rank=plan.rank, state=state, keep_step=self.commit_step, sender_generation=plan.generation)
 
     def _verified(self, slot: OpenSlot, known: Sharing) -> bool:
         """Returns False when S_k must not be committed: a rank's copy is outvoted, and an earlier state was the same everywhere.
@@ -305,9 +338,12 @@ class Protector:
             self._events.differs(step, verdict, good_step if discarded else NO_STEP)
         return not discarded
 
-    def _replicate(self, slot: OpenSlot) -> None:
+    def _replicate(self, slot: OpenSlot, sending: Sending | None = None) -> None:
         """Returns when every holder has acknowledged the slot's unique part; SnapshotError: one refuses, or is out of reach."""
         began = time.monotonic()
         counters = self._local.counters
-        counters.replicated_bytes += self._holders.send(slot, self.commit_step)
+        if sending is not None:
+            counters.replicated_bytes += self._holders.wait(sending)
+        elif self._holders:
+            counters.replicated_bytes += self._holders.send(OutgoingState.of(slot, self._stamp(slot.state)))
         counters.replicate_s += time.monotonic() - began

@@ -14,17 +14,20 @@ from deadpool.proto.messages import Endpoint, SlotKind
 from deadpool.proto.secret import prove_as_client
 from deadpool.proto.vault.holdings import SlotHoldings, from_json
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
-from deadpool.proto.vault.transport import SlotPart
+from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.transport import Outgoing
 from deadpool.proto.vault.wire import (
     Discard,
     GetData,
     GetHead,
     GetHoldings,
-    Put,
+    Reply,
     Request,
     ReserveSlots,
     receive_into,
     receive_reply,
+    send_end_of_pieces,
+    send_piece,
     send_request,
 )
 
@@ -42,21 +45,28 @@ class VaultClient:
     def reserve(self, rank: int, slot_bytes: int) -> None:
         self._ask(ReserveSlots(rank=rank, slot_bytes=slot_bytes))
 
-    def put(self, request: Put, parts: Sequence[SlotPart], tables: bytes, page: bytes) -> None:
-        """Writes a replica and returns once the holder has verified and sealed it. `parts` add up to request.data_bytes."""
+    def put(self, outgoing: Outgoing) -> int:
+        """Writes a replica and returns how many bytes of data that took, once the holder has verified and sealed it."""
+        sent_bytes = 0
         with self._connection() as connection:
-            send_request(connection, request)
-            for part in parts:
-                connection.sendall(part.view)
-            connection.sendall(tables)
-            connection.sendall(page)
-            self._check(connection)
+            send_request(connection, outgoing.request)
+            begun = self._checked(connection)
+            held = StateId(generation=begun.held_generation, step=begun.held_step)
+            connection.sendall(outgoing.layout)
+            for part in outgoing.parts(held):
+                send_piece(connection, part.to_offset, part.view)
+                sent_bytes += len(part.view)
+            send_end_of_pieces(connection)
+            for last in outgoing.tail():
+                connection.sendall(last)
+            self._checked(connection)
+        return sent_bytes
 
     def head(self, kind: SlotKind, rank: int, generation: int, step: int) -> tuple[Header, Tables]:
         """Returns header and tables of a sealed slot, their checksums verified."""
         with self._connection() as connection:
             send_request(connection, GetHead(kind=kind, rank=rank, generation=generation, step=step))
-            raw = receive_exactly(connection, self._check(connection))
+            raw = receive_exactly(connection, self._checked(connection).raw_bytes)
         header = Header.from_page(raw[:HEADER_BYTES])
         if header is None:
             raise SnapshotError(f"{self.endpoint.node_id}: {kind} of rank {rank} step {step} is torn")
@@ -67,7 +77,7 @@ class VaultClient:
         ranges = tuple((offset, len(target)) for offset, target in parts)
         with self._connection() as connection:
             send_request(connection, GetData(kind=kind, rank=rank, generation=generation, step=step, ranges=ranges))
-            self._check(connection)
+            self._checked(connection)
             for _, target in parts:
                 receive_into(connection, target)
 
@@ -79,7 +89,7 @@ class VaultClient:
         """Returns what each sealed slot of this vault holds."""
         with self._connection() as connection:
             send_request(connection, GetHoldings())
-            return from_json(receive_exactly(connection, self._check(connection)))
+            return from_json(receive_exactly(connection, self._checked(connection).raw_bytes))
 
     def close(self) -> None:
         """Ends the connection, also under a call in another thread. No call succeeds afterwards."""
@@ -89,13 +99,13 @@ class VaultClient:
     def _ask(self, request: Request) -> None:
         with self._connection() as connection:
             send_request(connection, request)
-            self._check(connection)
+            self._checked(connection)
 
-    def _check(self, connection: socket.socket) -> int:
+    def _checked(self, connection: socket.socket) -> Reply:
         reply = receive_reply(connection)
         if reply.error:
             raise SnapshotError(f"{self.endpoint.node_id}: {reply.error}")
-        return reply.raw_bytes
+        return reply
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[socket.socket]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from deadpool.host.errors import SnapshotError
+from deadpool.host.prefault import prefault
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault.layout import (
     HEADER_BYTES,
@@ -27,7 +28,6 @@ from deadpool.proto.vault.layout import (
     slot_path,
 )
 from deadpool.proto.vault.slots import StateId, slot_to_write
-from deadpool.proto.vault.transport import SlotPart
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class OwnSlots:
         self._files = [SlotFile(path) for path in self._paths]
         self._memory = [self._tensor_over(file) for file in self._files]
         self._targets: dict[int, tuple[Layout, int, list[Tensor]]] = {}
+        self._prefaulted: set[int] = set()
 
     def held(self) -> list[StateId | None]:
         headers = [file.header() for file in self._files]
@@ -65,15 +66,21 @@ class OwnSlots:
         held = self.held()
         return OpenSlot(self._files[held.index(state)]) if state in held else None
 
-    def to_write(self, keep_steps: Sequence[int], slot_bytes: int) -> int:
-        """Returns the index of the slot to write next, unsealed and of at least `slot_bytes`; ConfigError: no room for that."""
+    def to_write(self, keep_steps: Sequence[int], slot_bytes: int) -> tuple[int, Header | None]:
+        """Returns the index of the slot to write next, and what it was sealed with. It is unsealed, mapped to the last page, and
+        of at least `slot_bytes`; ConfigError: there is no room for that.
+        """
         free = [index for index, file in enumerate(self._files) if not file.pinned()]
         held = self.held()
         index = free[slot_to_write([held[index] for index in free], *keep_steps)]
+        header = self._files[index].header()
         self._files[index].unseal()
         if self._files[index].capacity_bytes < slot_bytes:
             self._grow(index, slot_bytes)
-        return index
+        if index not in self._prefaulted:
+            prefault(self._files[index].map)
+            self._prefaulted.add(index)
+        return index, header
 
     def targets(self, index: int, layout: Layout, data_offset: int) -> list[Tensor]:
         """Returns a tensor over the slot's memory for each item, in layout order."""
@@ -83,6 +90,10 @@ class OwnSlots:
             cached = layout, data_offset, [_tensor_at(base, data_offset, item) for item in layout.items]
             self._targets[index] = cached
         return cached[2]
+
+    def place(self, index: int, data_offset: int, layout: Layout) -> tuple[Path, memoryview]:
+        """Returns the slot's file, and the memory of its data."""
+        return self._paths[index], self.data(index, data_offset, layout)
 
     def data(self, index: int, data_offset: int, layout: Layout) -> memoryview:
         return self._files[index].view[data_offset : data_offset + layout.data_bytes]
@@ -150,6 +161,7 @@ class OwnSlots:
         """The state has outgrown the slot, whose content is no longer needed. The old mapping stays as long as it is used."""
         grow(self._paths[index], slot_bytes)
         self._targets.pop(index, None)
+        self._prefaulted.discard(index)
         self._files[index] = SlotFile(self._paths[index])
         self._memory[index] = self._tensor_over(self._files[index])
 
@@ -166,7 +178,7 @@ class OpenSlot:
         header = file.header()
         if header is None:
             raise SnapshotError(f"{file.path.name} is torn")
-        self.header, self._path = header, file.path
+        self.header, self.path = header, file.path
         self.raw_tables = file.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes]
         self.data = file.data(header)
         if tables is not None:
@@ -175,11 +187,6 @@ class OpenSlot:
     @cached_property
     def tables(self) -> Tables:
         return Tables.from_bytes(self.header, self.raw_tables)
-
-    def unique_parts(self) -> list[SlotPart]:
-        """Returns the bytes that travel to the rank's holders, in order."""
-        runs, begins_at = self.tables.layout.unique_runs(), self.header.data_offset
-        return [SlotPart(path=self._path, offset=begins_at + begin, view=self.data[begin:end]) for begin, end in runs]
 
     def sums(self) -> dict[str, int]:
         """Returns each item's checksum, by its key."""

@@ -1,22 +1,29 @@
-"""Writes a rank's snapshots: copies a state into the free slot of its vault, with a checksum for each item, and seals it."""
+"""Writes a rank's snapshots: copies a state into the free slot of its vault, with a checksum for each item, and seals it.
 
+The checksum of a group of items is taken as soon as they are copied, and the senders learn of it (outgoing.py). What lies in the
+slot already is left there: an item that the process seems not to have written to since is read, and if its checksum is that of
+the bytes in the slot, it is not copied. Version counters only say where it is worth looking; they do not see every write.
+"""
+
+import operator
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deadpool.host.errors import SnapshotError
-from deadpool.proto.vault.layout import UNIQUE, Item, Layout, checksum
+from deadpool.proto.vault.layout import UNIQUE, Header, Item, Layout
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.boundary import Boundary
+from deadpool.trainer_hooks.protection.copier import Copier
 from deadpool.trainer_hooks.protection.copy_engine import Engine
+from deadpool.trainer_hooks.protection.copy_groups import groups_of
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.outgoing import OutgoingState
 from deadpool.trainer_hooks.protection.outside_writes import OutsideWrites
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
 from deadpool.trainer_hooks.state.items import Held, type_name
 from deadpool.trainer_hooks.state.metadata import pack_meta
-
-CHUNK_BYTES = 32 << 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,8 +42,25 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A state that is to be copied into a slot, which is unsealed. `order`: for each item of the layout its index among those
+    held; `place`: the reverse; `groups`: of items that are copied together; `before`: what the slot still has.
+    """
+
+    index: int
+    boundary: Boundary
+    layout: Layout
+    order: list[int]
+    place: list[int]
+    groups: list[tuple[int, int]]
+    data_offset: int
+    meta: bytes
+    before: "Copied | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """A state that lies in a slot, not sealed yet. `sums`: of each item, in layout order."""
+    """A state that lies in a slot. In layout order: `sums`, of the items; `versions`, of the held tensors."""
 
     index: int
     state: StateId
@@ -44,6 +68,7 @@ class Copied:
     data_offset: int
     meta: bytes
     sums: list[int]
+    versions: list[int]
 
     def by_key(self) -> dict[str, int]:
         return {item.key: total for item, total in zip(self.layout.items, self.sums, strict=True)}
@@ -54,38 +79,82 @@ class SnapshotWriter:
 
     def __init__(self, local: Local) -> None:
         self._local = local
-        self._layout: tuple[list[Held], Layout, list[int], list[int]] | None = None
+        self._layout: _Form | None = None
+        self._sealed: dict[int, tuple[Header, Copied]] = {}  # by slot
 
-    def copy(self, boundary: Boundary, keep_steps: Sequence[int]) -> Copied:
-        """Copies S_k into the slot that holds none of `keep_steps`.
-
-        SnapshotError: the sources may have changed meanwhile. ConfigError: there is no room for the slot to grow.
-        """
-        began = time.monotonic()
-        engine, counters = self._local.engine, self._local.counters
-        layout, order, place = self._place(boundary.held)
-        meta = pack_meta(boundary.meta)
+    def place(self, boundary: Boundary, keep_steps: Sequence[int]) -> Placed:
+        """Finds the slot that holds none of `keep_steps`, and makes it ready. ConfigError: there is no room for it to grow."""
+        form = self._form(boundary.held)
+        layout, meta = form.layout, pack_meta(boundary.meta)
         slot_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
         slots = self._local.slots()
-        index = slots.to_write(keep_steps, slot_bytes)
-        targets = slots.targets(index, layout, data_offset)
-        sources = [boundary.sources[i] for i in order]
-        chunks = _chunks(layout)
-        tickets = [engine.copy(sources[a:b], targets[a:b]) for a, b in chunks]
-        boundary.copies = [targets[i] for i in place]
-        touched = boundary.touched()
-        boundary.copied.set()
-        data = slots.data(index, data_offset, layout)
-        sums: list[int] = []
-        for ticket, (a, b) in zip(tickets, chunks, strict=True):
-            engine.landed(ticket)
-            sums.extend(checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items[a:b])
-        counters.copied_bytes += layout.data_bytes
+        index, header = slots.to_write(keep_steps, slot_bytes)
+        sealed = self._sealed.pop(index, None)
+        in_place = sealed is not None and sealed[0] == header and sealed[1].data_offset == data_offset
+        before = sealed[1] if sealed is not None and in_place and sealed[1].layout is layout else None
+        return Placed(
+            index=index,
+            boundary=boundary,
+            layout=layout,
+            order=form.order,
+            place=form.place,
+            groups=form.groups,
+            data_offset=data_offset,
+            meta=meta,
+            before=before,
+        )
+
+    def copy(self, placed: Placed, outgoing: OutgoingState | None) -> Copied:
+        """Copies S_k into its slot. SnapshotError: the sources may have changed meanwhile."""
+        began = time.monotonic()
+        boundary, layout, slots = placed.boundary, placed.layout, self._local.slots()
+        targets = slots.targets(placed.index, layout, placed.data_offset)
+        copier = Copier(
+            self._local.engine,
+            layout,
+            sources=[boundary.sources[i] for i in placed.order],
+            targets=targets,
+            data=slots.data(placed.index, placed.data_offset, layout),
+            outgoing=outgoing,
+        )
+        boundary.copies = [targets[i] for i in placed.place]
+        versions = [boundary.versions[i] for i in placed.order]
+
+        def fence_opens() -> None:
+            touched.extend(boundary.touched())
+            boundary.copied.set()
+
+        touched: list[str] = []
+        copier.run(placed.groups, self._seem_unchanged(placed, versions), fence_opens)
+        counters, sums = self._local.counters, copier.sums
+        counters.copied_bytes += copier.copied_bytes
         counters.copy_s += time.monotonic() - began
-        doubts = self._local.outside_writes.doubts(boundary, [sums[i] for i in place], touched)
+        doubts = self._local.outside_writes.doubts(boundary, [sums[i] for i in placed.place], touched)
         if doubts:
             raise SnapshotError(f"{doubts[0]} may have been changed while it was copied, outside of optimizer.step")
-        return Copied(index=index, state=boundary.state, layout=layout, data_offset=data_offset, meta=meta, sums=sums)
+        return Copied(
+            index=placed.index,
+            state=boundary.state,
+            layout=layout,
+            data_offset=placed.data_offset,
+            meta=placed.meta,
+            sums=sums,
+            versions=versions,
+        )
+
+    def _seem_unchanged(self, placed: Placed, versions: list[int]) -> dict[int, int]:
+        """Returns the checksums of the items that may still be in the slot as they are now, by index.
+
+        Those of which no write is known since: neither by their version, nor by another checksum in the newest state.
+        """
+        before = placed.before
+        if before is None:
+            return {}
+        newest = max((copied for _, copied in self._sealed.values()), key=lambda copied: copied.state, default=before)
+        if newest.layout is not placed.layout:
+            return {}
+        same = map(operator.and_, map(operator.eq, versions, before.versions), map(operator.eq, newest.sums, before.sums))
+        return {index: before.sums[index] for index, alike in enumerate(same) if alike}
 
     def agree(self, sharing: Sharing) -> None:
         """From now on this is who holds what as well."""
@@ -97,20 +166,41 @@ class SnapshotWriter:
         anywhere.
         """
         layout = copied.layout
-        if self._layout is None or self._layout[1] is not layout:
+        if self._layout is None or self._layout.layout is not layout:
             layout = layout.with_peers(self._local.sharing.relied_on)
-        return self._local.slots().seal(copied.index, copied.state, layout, copied.meta, copied.sums, copied.data_offset)
+        slot = self._local.slots().seal(copied.index, copied.state, layout, copied.meta, copied.sums, copied.data_offset)
+        self._sealed[copied.index] = slot.header, copied
+        return slot
 
-    def _place(self, held: list[Held]) -> tuple[Layout, list[int], list[int]]:
-        """Returns the layout of these items, for each of its items in order its index in `held`, and the reverse of that."""
-        if self._layout is not None and self._layout[0] is not held and _have_same_form(self._layout[0], held):
-            self._layout = held, *self._layout[1:]  # parameters that are given other memory in each step
-        if self._layout is None or self._layout[0] is not held:
+    def _form(self, held: list[Held]) -> "_Form":
+        """Returns where these items lie in a slot."""
+        form = self._layout
+        if form is not None and form.held is not held and _have_same_form(form.held, held):
+            form = replace(form, held=held)  # parameters that are given other memory in each step
+        if form is None or form.held is not held:
             layout = layout_of(held, self._local.sharing.relied_on)
             index = {each.key: i for i, each in enumerate(held)}
             order = [index[item.key] for item in layout.items]
-            self._layout = held, layout, order, sorted(range(len(order)), key=order.__getitem__)
-        return self._layout[1:]
+            form = _Form(
+                held=held,
+                layout=layout,
+                order=order,
+                place=sorted(range(len(order)), key=order.__getitem__),
+                groups=groups_of(layout, self._local.engine.group_bytes),
+            )
+        self._layout = form
+        return form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """Where the items of a state lie; `order`, `place`, `groups`: as in Placed."""
+
+    held: list[Held]
+    layout: Layout
+    order: list[int]
+    place: list[int]
+    groups: list[tuple[int, int]]
 
 
 def _have_same_form(one: Sequence[Held], other: Sequence[Held]) -> bool:
@@ -133,16 +223,3 @@ def layout_of(held: Sequence[Held], peers: Peers) -> Layout:
         for each in held
     )
     return Layout.place(items, sets)
-
-
-def _chunks(layout: Layout) -> list[tuple[int, int]]:
-    """Returns ranges of items of about CHUNK_BYTES each, so that one lands while the next is copied."""
-    chunks, begin, size = [], 0, 0
-    for index, item in enumerate(layout.items):
-        size += item.nbytes
-        if size >= CHUNK_BYTES:
-            chunks.append((begin, index + 1))
-            begin, size = index + 1, 0
-    if begin < len(layout.items):
-        chunks.append((begin, len(layout.items)))
-    return chunks

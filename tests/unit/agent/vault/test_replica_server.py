@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replicas import RANK, Receiver, Replica, ask, send, serving
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from replicas import RANK, Receiver, Replica, ask, send, send_all, serving
 
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import NO_STEP, RankSet, Slot, SlotKind
@@ -23,6 +25,8 @@ from deadpool.proto.vault.wire import (
     Reply,
     ReserveSlots,
     receive_reply,
+    send_end_of_pieces,
+    send_piece,
     send_request,
 )
 
@@ -100,15 +104,17 @@ def test_a_state_that_is_put_again_is_there_once_as_it_was_put_last(receiver: Re
         assert len(receiver.vault.slots()) == 1
 
 
-@pytest.mark.parametrize("what", ["unique item", "tables", "header", "another step"])
+@pytest.mark.parametrize("what", ["unique item", "layout", "tables", "header", "another step"])
 def test_a_corrupt_replica_is_not_sealed_and_the_other_stays(receiver: Receiver, what: str) -> None:
     connection = reserved(receiver)
     assert send(connection, Replica(step=1)) == Reply()
     corrupt = Replica(step=2)
-    put, page = corrupt.put(keep_step=1), bytearray(corrupt.header.to_page())
+    put, page, cut = corrupt.put(keep_step=1), bytearray(corrupt.header.to_page()), corrupt.header.layout_bytes
     match what:
         case "unique item":
             corrupt.data[50_000] ^= 1
+        case "layout":
+            corrupt.tables = b"[" + corrupt.tables[1:cut].replace(b"[", b"]") + corrupt.tables[cut:]
         case "tables":
             corrupt.tables = corrupt.tables[:-1] + bytes([corrupt.tables[-1] ^ 1])
         case "header":
@@ -116,10 +122,17 @@ def test_a_corrupt_replica_is_not_sealed_and_the_other_stays(receiver: Receiver,
         case "another step":
             page = bytearray(Replica(step=9).header.to_page())
     send_request(connection, put)
-    for part in (corrupt.data, corrupt.tables, page):
-        connection.sendall(part)
-    assert receive_reply(connection).error
-    assert connection.recv(1) == b""  # after a failed Put nobody knows where the next request begins
+    assert not receive_reply(connection).error
+    with contextlib.suppress(ConnectionError):  # it is closed as soon as that is certain
+        connection.sendall(corrupt.tables[:cut])
+        send_piece(connection, 0, memoryview(corrupt.data))
+        send_end_of_pieces(connection)
+        for part in (corrupt.tables[cut:], page):
+            connection.sendall(part)
+    with contextlib.suppress(ConnectionError):
+        assert receive_reply(connection).error
+    with contextlib.suppress(ConnectionError):
+        assert connection.recv(1) == b""  # after a failed Put nobody knows where the next request begins
     assert receiver.steps() == {1}
 
 
@@ -139,7 +152,9 @@ def test_a_torn_put_leaves_one_slot_empty_and_the_next_one_fills_it(receiver: Re
         assert send(connection, Replica(step=step), keep_step=1) == Reply()
     torn, deadline_s = Replica(step=3), time.monotonic() + 10
     send_request(connection, torn.put(keep_step=2))
-    connection.sendall(torn.data[:50_000])
+    assert not receive_reply(connection).error
+    connection.sendall(torn.tables[: torn.header.layout_bytes])
+    send_piece(connection, 0, memoryview(torn.data)[:50_000])
     while receiver.steps() != {2}:  # until it is being written, the next one would not meet it
         assert time.monotonic() < deadline_s
     assert send(receiver.connect(), Replica(step=3), keep_step=2) == Reply()  # a new connection ends the one that hangs
@@ -151,7 +166,7 @@ def test_an_older_sender_is_refused_and_interrupted(receiver: Receiver) -> None:
     old = reserved(receiver)
     assert send(old, Replica(step=1)) == Reply()
     send_request(old, Replica(step=2).put(keep_step=1))
-    old.sendall(b"begun")
+    assert not receive_reply(old).error
     receiver.server.fence(2)
     assert refused(receiver.connect(), Replica(step=2), keep_step=1, sender_generation=1)
     assert receiver.steps() == {1}
@@ -203,3 +218,86 @@ def test_garbage_after_the_token_ends_the_connection_only(receiver: Receiver) ->
         connection.sendall(garbage)
         assert connection.recv(1) == b""
     assert send(reserved(receiver), Replica(step=1)) == Reply()
+
+
+def conversation(replica: Replica) -> bytes:
+    """Returns all that follows the Put of a state that is sent whole."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        send_all(ours, replica)
+        ours.close()
+        return theirs.makefile("rb").read()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_sender_that_dies_at_any_byte_leaves_the_committed_state_and_no_other(receiver: Receiver, share: float) -> None:
+    connection = reserved(receiver)
+    for step in (1, 2):
+        assert send(connection, Replica(step), keep_step=step - 1) == Reply()
+    said = conversation(dying := Replica(3))
+    cut = int(share * len(said))
+    dies = receiver.connect()
+    send_request(dies, dying.put(keep_step=2))
+    assert (receive_reply(dies).held_step, receiver.steps()) == (1, {2})
+    dies.sendall(said[:cut])
+    dies.close()
+    assert send(connection, Replica(4), keep_step=2) == Reply()  # waits until the other write has ended
+    assert receiver.steps() == {2, 4}
+
+
+def test_what_the_holder_has_of_a_state_need_not_be_sent_again(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    first, second, third = Replica(1), Replica(2), Replica(3)
+    third.data[:100_000] = first.data[:100_000]  # the moment; the step count has changed
+    third.reseal()
+    assert send(connection, first) == send(connection, second, keep_step=1) == Reply()
+    send_request(connection, third.put(keep_step=2))
+    assert receive_reply(connection) == Reply(held_generation=1, held_step=1)
+    cut = third.header.layout_bytes
+    connection.sendall(third.tables[:cut])
+    send_piece(connection, 100_032, memoryview(third.data)[100_032:100_040])
+    send_end_of_pieces(connection)
+    connection.sendall(third.tables[cut:] + third.header.to_page())
+    assert receive_reply(connection) == Reply()
+    asked = GetData(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=3, ranges=((0, 100_000), (100_032, 8)))
+    _, data = ask(connection, asked)
+    assert data == bytes(third.data[:100_000] + third.data[100_032:100_040])
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_the_holder_does_not_have_must_come(receiver: Receiver, torn: bool) -> None:
+    connection = reserved(receiver)
+    first, second, third = Replica(1), Replica(2), Replica(3)
+    if torn:
+        third.data[:] = first.data
+        third.reseal()
+    assert send(connection, first) == send(connection, second, keep_step=1) == Reply()
+    if torn:
+        dies = receiver.connect()
+        send_request(dies, Replica(3).put(keep_step=2))
+        assert receive_reply(dies).held_step == 1
+        dies.close()
+        connection = receiver.connect()
+    send_request(connection, third.put(keep_step=2))
+    assert receive_reply(connection).held_step == (NO_STEP if torn else 1)
+    cut = third.header.layout_bytes
+    connection.sendall(third.tables[:cut])
+    send_end_of_pieces(connection)
+    connection.sendall(third.tables[cut:] + third.header.to_page())
+    assert ("is not held" if torn else "another checksum") in receive_reply(connection).error
+    assert receiver.steps() == {2}
+
+
+@pytest.mark.parametrize("piece", [(0, 200_000), (100_033, 8), (8, 100_000)])
+def test_pieces_that_lie_outside_or_begin_within_an_item_are_refused(receiver: Receiver, piece: tuple[int, int]) -> None:
+    connection = reserved(receiver)
+    replica = Replica(1)
+    send_request(connection, replica.put())
+    assert not receive_reply(connection).error
+    connection.sendall(replica.tables[: replica.header.layout_bytes])
+    with contextlib.suppress(ConnectionError):  # it is closed without reading all
+        send_piece(connection, piece[0], memoryview(bytes(piece[1])))
+        assert receive_reply(connection).error
+    assert receiver.steps() == set()

@@ -19,7 +19,7 @@ REQUESTS = st.one_of(
     st.builds(ReserveSlots, rank=NUMBERS, slot_bytes=NUMBERS),
     st.builds(
         Put, rank=NUMBERS, generation=NUMBERS, step=NUMBERS, keep_step=NUMBERS, data_offset=NUMBERS, data_bytes=NUMBERS,
-        tables_bytes=NUMBERS,
+        layout_bytes=NUMBERS, tables_bytes=NUMBERS,
     ),
     st.builds(Discard, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
     st.builds(GetHoldings),

@@ -64,7 +64,7 @@ class OnlyRank:
 
 
 class WritingEngine(CpuEngine):
-    """While it copies, the step that runs meanwhile writes to what is copied."""
+    """While it reads or copies, the step that runs meanwhile writes to what is copied."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], None] = lambda: None
@@ -72,6 +72,10 @@ class WritingEngine(CpuEngine):
     def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
         self.meanwhile()
         return super().copy(sources, targets)
+
+    def in_place(self, source: Tensor) -> memoryview | None:
+        self.meanwhile()
+        return super().in_place(source)
 
 
 class Training:

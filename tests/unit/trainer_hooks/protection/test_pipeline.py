@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,7 @@ from deadpool.proto.messages import NO_STEP, Endpoint, Peer, SlotKind, Source, S
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import PIN, SLOT_NAMES, UNIQUE, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
-from deadpool.proto.vault.transport import SlotPart
-from deadpool.proto.vault.wire import Put
+from deadpool.proto.vault.transport import Outgoing
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
 from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
@@ -55,14 +54,15 @@ class Holder(VaultClient):
         self._refuse_if_full()
         super().reserve(rank, slot_bytes)
 
-    def put(self, request: Put, parts: Sequence[SlotPart], tables: bytes, page: bytes) -> None:
+    def put(self, outgoing: Outgoing) -> int:
         self._refuse_if_full()
-        self._times[request.step] += 1
-        if self._times[request.step] >= self.full_from:
+        step = outgoing.request.step
+        self._times[step] += 1
+        if self._times[step] >= self.full_from:
             raise SnapshotError("no room")
-        if self._times[request.step] >= self.stuck_from:
+        if self._times[step] >= self.stuck_from:
             self._over.wait(20)
-        super().put(request, parts, tables, page)
+        return super().put(outgoing)
 
     def _refuse_if_full(self) -> None:
         if self.full:

@@ -11,10 +11,11 @@ from torch import nn
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
-from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, checksum, replica_of, reserve, slot_path
+from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, checksum, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
-from deadpool.proto.vault.wire import Put
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.holders import Following
+from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.restore import BadCopiesError, from_elsewhere
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
@@ -55,7 +56,7 @@ class Rank:
         for name in SLOT_NAMES:
             reserve(slot_path(self.folder, SlotKind.SNAPSHOT, self.rank, name), size_bytes)
         slots = OwnSlots(self.folder, self.rank, CpuEngine())
-        index = slots.to_write((NO_STEP,), size_bytes)
+        index, _ = slots.to_write((NO_STEP,), size_bytes)
         by_key = {each.key: each.tensor for each in held}
         CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset))
         data = slots.data(index, data_offset, layout)
@@ -63,13 +64,11 @@ class Rank:
         return slots.seal(index, STATE, layout, meta, sums, data_offset)
 
     def replicate(self, slot: OpenSlot, holder: Endpoint) -> None:
-        client, (header, tables) = VaultClient(holder, TOKEN), replica_of(slot.header, slot.tables)
-        client.reserve(self.rank, header.slot_bytes)
-        put = Put(
-            rank=self.rank, generation=STATE.generation, step=STATE.step, keep_step=NO_STEP, data_offset=header.data_offset,
-            data_bytes=header.data_bytes, tables_bytes=header.tables_bytes, sender_generation=1,
-        )  # fmt: skip
-        client.put(put, slot.unique_parts(), tables, header.to_page())
+        stamp = Stamp(rank=self.rank, state=STATE, keep_step=NO_STEP, sender_generation=1)
+        client = VaultClient(holder, TOKEN)
+        outgoing = OutgoingState.of(slot, stamp)
+        client.reserve(self.rank, outgoing.slot_bytes)
+        client.put(Following(outgoing, {}))
         client.close()
 
 

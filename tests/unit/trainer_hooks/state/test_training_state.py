@@ -52,7 +52,7 @@ def save(training: Training, folder: Path, state: StateId) -> OwnSlots:
     for name in SLOT_NAMES:
         reserve(slot_path(folder, SlotKind.SNAPSHOT, 0, name), size_bytes)
     slots = OwnSlots(folder, 0, CpuEngine())
-    index = slots.to_write((-1,), size_bytes)
+    index, _ = slots.to_write((-1,), size_bytes)
     by_key = {each.key: each.tensor for each in held}
     CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset))
     data = slots.data(index, data_offset, layout)

@@ -1,0 +1,38 @@
+"""Replica slots that stay mapped from one replica to the next: a mapping of its own for each would fault every page again."""
+
+from pathlib import Path
+
+from deadpool.host.errors import SnapshotError
+from deadpool.host.prefault import prefault
+from deadpool.proto.vault.layout import SlotFile
+
+
+class WrittenSlots:
+    """The slots that this process writes. Calls that concern the same path exclude each other (the caller sees to it).
+
+    A mapping is never closed while it may be in use: it goes with the last reference to it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int], SlotFile]] = {}
+
+    def of(self, path: Path) -> SlotFile:
+        """Returns the slot as it is now: one that was replaced, or has grown, is mapped again. SnapshotError: it cannot be."""
+        try:
+            status = path.stat()
+            now = (status.st_ino, status.st_size)
+            known = self._known.get(path)
+            if known is None or known[0] != now:
+                slot = SlotFile(path)
+                prefault(slot.map)
+                known = self._known[path] = now, slot
+        except OSError as error:
+            raise SnapshotError(f"{path.name} cannot be opened: {error.strerror}") from error
+        return known[1]
+
+    def forget(self, path: Path) -> None:
+        """The file may be replaced: memory of one that is removed would stay taken as long as it is mapped."""
+        self._known.pop(path, None)
+
+    def clear(self) -> None:
+        self._known.clear()

@@ -1,0 +1,240 @@
+"""What has not changed is neither copied nor sent again; whatever was written, and how, both copies have the bytes of it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+
+from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind, Source, SourceKind
+from deadpool.proto.secret import make_token
+from deadpool.proto.vault.layout import SLOT_NAMES, reserve, slot_path
+from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.boundary import Boundary
+from deadpool.trainer_hooks.protection.commit import CommitBoard
+from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.peers import Exchange, Sharing
+from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
+from deadpool.trainer_hooks.protection.ports import Network
+from deadpool.trainer_hooks.protection.replicate import VaultClient
+from deadpool.trainer_hooks.protection.restore import from_elsewhere
+from deadpool.trainer_hooks.protection.schedule import Schedule
+from deadpool.trainer_hooks.protection.slots import OwnSlots
+from deadpool.trainer_hooks.protection.snapshot import Local
+from deadpool.trainer_hooks.protection.verify import Verdict
+from deadpool.trainer_hooks.state.training_state import TrainingState
+
+TOKEN = make_token()
+LARGE, SMALL = 300_000, 50  # numbers in a tensor: copied in steps, and together with others; more than STREAMED_BYTES in all
+FOREACH, FUSED = ({"foreach": True}, {"fused": True})
+
+
+class Training:
+    """A rank of its own, with a frozen and a trained part of each size. Every state is protected when it is complete."""
+
+    def __init__(self, folder: Path, server: ReplicaServer, optimizer: dict[str, bool]) -> None:
+        self.model = self.new_model()
+        self.trained = [parameter for name, parameter in self.model.named_parameters() if name.startswith("trained")]
+        self.optimizer = torch.optim.Adam(self.trained, lr=0.1, **optimizer)  # type: ignore[arg-type]
+        self.step()
+        self.state = TrainingState(models={"model": self.model}, optimizers={"optimizer": self.optimizer}, extra={})
+        size_bytes = 2 * sum(held.tensor.nbytes for held in self.state.held()) + (1 << 20)
+        for name in SLOT_NAMES:
+            reserve(slot_path(folder, SlotKind.SNAPSHOT, 0, name), size_bytes)
+        self.slots, self.counters, self.cancelled = OwnSlots(folder, 0, CpuEngine()), Counters(), threading.Event()
+        self.holder = Endpoint(node_id="holder", host="127.0.0.1", port=server.port)
+        self.committed_steps: list[int] = []
+        store = HashStore()
+        network = Network(
+            board=CommitBoard(store, rank=0, world_size=1, cancelled=self.cancelled),
+            holders=[VaultClient(self.holder, TOKEN)],
+            exchange=Exchange(store, rank=0, world_size=1, node_id="node", replicas=1, cancelled=self.cancelled),
+            cancelled=self.cancelled,
+        )
+        local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)
+        plan = ProtectionPlan(rank=0, generation=1, commit_step=NO_STEP)
+        self.protector = Protector(plan, Schedule(first_step=0, exchange_from=0, exchanges=1), local, network, self)
+
+    @staticmethod
+    def new_model() -> nn.Module:
+        model = nn.Module()
+        for name, size in (("frozen", LARGE), ("frozen_small", SMALL), ("trained", LARGE), ("trained_small", SMALL)):
+            trained = name.startswith("trained")
+            model.register_parameter(name, nn.Parameter(torch.rand(size), requires_grad=trained))
+        model.register_buffer("buffer", torch.rand(SMALL))
+        return model
+
+    def step(self) -> None:
+        for parameter in self.trained:
+            parameter.grad = torch.rand_like(parameter)
+        self.optimizer.step()
+
+    def protect(self, number: int) -> bool:
+        """Protects the state as it is now, and returns whether it was committed: then both copies have its bytes."""
+        self.protector.fence()
+        self.state.step_begins()
+        self.state.optimizer_steps(self.optimizer)
+        held = self.state.held()
+        before = {each.key: each.tensor.clone() for each in held}
+        boundary = Boundary(
+            state=StateId(generation=1, step=number),
+            held=held,
+            sources=[each.tensor.clone() if each.volatile else each.tensor for each in held],
+            versions=[each.tensor._version for each in held],
+            meta=self.state.capture_meta(),
+        )
+        self.protector.submit(boundary)
+        assert self.protector.wait_done(number, 30.0)
+        if number not in self.committed_steps:
+            return False
+        slot = self.slots.find_whole(boundary.state)
+        assert slot is not None
+        assert all(torch.equal(copy, before[key]) for key, copy in slot.tensors().items())
+        assert all(torch.equal(copy, before[key]) for key, copy in self.at_the_holder(number).items())
+        return True
+
+    def at_the_holder(self, number: int) -> dict[str, Tensor]:
+        model = self.new_model()
+        trained = [parameter for name, parameter in model.named_parameters() if name.startswith("trained")]
+        state = TrainingState(models={"model": model}, optimizers={"optimizer": torch.optim.Adam(trained)}, extra={})
+        from_elsewhere(state, Source(rank=0, kind=SourceKind.REPLICA, slot_generation=1, endpoint=self.holder), number, TOKEN)
+        return {held.key: held.tensor for held in state.held()}
+
+    def moved(self) -> tuple[int, int]:
+        return self.counters.copied_bytes, self.counters.replicated_bytes
+
+    # ------------------------------------------------------------ said by the protect thread
+
+    def committed(self, step: int) -> None:
+        self.committed_steps.append(step)
+
+    def refused(self, step: int, reason: str) -> None:
+        assert not reason or "may have been changed while it was copied" in reason
+
+    def differs(self, step: int, verdict: Verdict, good_step: int) -> None:
+        raise AssertionError(verdict)
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+
+@contextmanager
+def protected(folder: Path, optimizer: dict[str, bool]) -> Iterator[Training]:
+    """Enters with a training whose slots, here and at the holder, have been written twice."""
+    own, other = folder / "own", folder / "other"
+    own.mkdir()
+    other.mkdir()
+    server = ReplicaServer("127.0.0.1", TOKEN)
+    server.start(other)
+    training = Training(own, server, optimizer)
+    try:
+        for number in range(4):
+            training.step()
+            assert training.protect(number)
+        yield training
+    finally:
+        training.protector.close()
+        server.close()
+
+
+def write_a_view(tensor: Tensor) -> None:
+    tensor.detach()[3:5].add_(1)
+
+
+def write_data(tensor: Tensor) -> None:
+    tensor.data.mul_(2)
+
+
+def write_the_last_number(tensor: Tensor) -> None:
+    tensor.data[-1:].neg_()
+
+
+def assign_data(tensor: Tensor) -> None:
+    tensor.data = tensor.data * 3
+
+
+def assign_the_same(tensor: Tensor) -> None:
+    tensor.data = tensor.data.clone()
+
+
+def set_memory(tensor: Tensor) -> None:
+    with torch.no_grad():
+        tensor.set_(torch.rand(tensor.shape))  # type: ignore[call-overload]
+
+
+def write_as_a_collective_does(tensor: Tensor) -> None:
+    tensor.detach().numpy()[1] += 1
+
+
+def write_by_foreach(tensor: Tensor) -> None:
+    torch._foreach_add_([tensor.data], 1.0)
+
+
+def write_and_go_back(tensor: Tensor) -> None:
+    tensor.data.neg_().neg_()
+
+
+WRITES = [
+    write_a_view, write_data, write_the_last_number, assign_data, assign_the_same, set_memory, write_as_a_collective_does,
+    write_by_foreach, write_and_go_back,
+]  # fmt: skip
+NAMES = ["frozen", "frozen_small", "trained", "trained_small", "buffer"]
+STEPS = st.lists(
+    st.tuples(st.booleans(), st.lists(st.tuples(st.sampled_from(WRITES), st.sampled_from(NAMES)), max_size=2)), max_size=6
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS, optimizer=st.sampled_from([FOREACH, FUSED]))
+def test_whatever_was_written_how_the_copies_have_the_bytes_of_the_state(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, list[tuple[Callable[[Tensor], None], str]]]],
+    optimizer: dict[str, bool],
+) -> None:  # fmt: skip
+    with protected(tmp_path_factory.mktemp("vaults"), optimizer) as training:
+        committed = 0
+        for number, (optimized, writes) in enumerate(steps, 4):
+            if optimized:
+                training.step()
+            for write, name in writes:
+                write(getattr(training.model, name))
+            committed += training.protect(number)
+        quiet = max(training.protect(number) for number in range(4 + len(steps), 9 + len(steps)))
+        assert quiet  # a state that was refused is followed by a pause, and by one that is committed
+
+
+def test_frozen_bytes_are_moved_no_more(tmp_path: Path) -> None:
+    with protected(tmp_path, FOREACH) as training:
+        frozen = training.model.get_parameter("frozen").nbytes
+        whole = sum(held.tensor.nbytes for held in training.state.held())
+        before = training.moved()
+        training.step()
+        assert training.protect(4)
+        copied, sent = (now - then for now, then in zip(training.moved(), before, strict=True))
+        assert whole - frozen - 1000 <= copied <= whole - frozen
+        assert whole - frozen - 1000 <= sent <= whole - frozen + 1000  # with what lies between two small items
+
+
+def test_a_state_in_which_nothing_has_changed_moves_nothing(tmp_path: Path) -> None:
+    with protected(tmp_path, FOREACH) as training:
+        for number in range(4, 7):  # both slots have these bytes then
+            training.protect(number)
+        before = training.moved()
+        assert training.protect(7)
+        assert training.moved() == before
+
+
+def test_a_slot_that_was_made_unusable_is_written_whole(tmp_path: Path) -> None:
+    with protected(tmp_path, FOREACH) as training:
+        whole = sum(held.tensor.nbytes for held in training.state.held())
+        training.slots.discard(StateId(generation=1, step=2))
+        copied, _ = training.moved()
+        assert training.protect(4)
+        assert training.moved()[0] == copied + whole

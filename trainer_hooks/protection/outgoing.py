@@ -1,0 +1,180 @@
+"""A state on its way to the holders of its replicas, while it is still being copied into the rank's own slot.
+
+The protect thread says which items lie in the slot (`landed`, `part_landed`), in the order of the layout, and at last that the
+slot is sealed. The senders, a thread for each holder, follow; one that has to begin again does so from the first part.
+"""
+
+import operator
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deadpool.host.errors import SnapshotError
+from deadpool.proto.vault.layout import SUM_BYTES, UNIQUE, Layout, aligned, replica_of
+from deadpool.proto.vault.slots import StateId
+from deadpool.proto.vault.transport import SlotPart
+from deadpool.proto.vault.wire import Put
+from deadpool.trainer_hooks.protection.copy_groups import groups_of
+from deadpool.trainer_hooks.protection.slots import OpenSlot
+
+_FEW = 4  # the share of a group's items, one in so many, that is worth picking out because the holder has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """What a holder has acknowledged: the checksums of a replica's items, in the order of its layout."""
+
+    layout: bytes
+    items: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """Which state travels. `keep_step`: the newest commit; `sender_generation`: the one in which the sender runs."""
+
+    rank: int
+    state: StateId
+    keep_step: int
+    sender_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """Items [first, last), whole; or bytes [begin, end) of the data, of the one item `first`, of which more is to come."""
+
+    first: int
+    last: int
+    begin: int = 0
+    end: int = 0
+
+
+class OutgoingState:
+    """`data`: of the slot at `path`, mapped."""
+
+    def __init__(self, stamp: Stamp, layout: Layout, *, meta_bytes: int, path: Path, data: memoryview, data_offset: int) -> None:
+        self._layout, self._replica = layout, layout.of_replica()
+        self._path, self._data, self._data_offset = path, data, data_offset
+        self.layout = self._replica.to_bytes()
+        self.request = Put(
+            rank=stamp.rank,
+            generation=stamp.state.generation,
+            step=stamp.state.step,
+            keep_step=stamp.keep_step,
+            data_offset=data_offset,
+            data_bytes=layout.unique_bytes,
+            layout_bytes=len(self.layout),
+            tables_bytes=len(self.layout) + meta_bytes + SUM_BYTES * len(layout.items),
+            sender_generation=stamp.sender_generation,
+        )
+        self._sums: list[int] = []
+        self._landed: list[_Landed] = []
+        self._tail: tuple[bytes, bytes] | None = None
+        self._refused = False
+        self._changed = threading.Condition()
+
+    @classmethod
+    def of(cls, slot: OpenSlot, stamp: Stamp) -> "OutgoingState":
+        """Returns a state that lies in its slot, sealed."""
+        layout, meta_bytes = slot.tables.layout, len(slot.tables.meta)
+        outgoing = cls(stamp, layout, meta_bytes=meta_bytes, path=slot.path, data=slot.data, data_offset=slot.header.data_offset)
+        for first, last in groups_of(layout):
+            outgoing.landed(first, last, slot.tables.checksums[first:last])
+        outgoing.sealed(slot)
+        return outgoing
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a holder's slot needs."""
+        return self.request.data_offset + self.request.data_bytes
+
+    # ------------------------------------------------------------ protect thread
+
+    def landed(self, first: int, last: int, sums: Sequence[int]) -> None:
+        """Items [first, last) lie in the slot, unique ones all of them or none."""
+        with self._changed:
+            self._sums.extend(sums)
+            if self._layout.items[first].peers == UNIQUE:
+                self._landed.append(_Landed(first, last))
+                self._changed.notify_all()
+
+    def part_landed(self, index: int, begin: int, end: int) -> None:
+        """These bytes of the item lie in the slot. All of it travels."""
+        if self._layout.items[index].peers == UNIQUE:
+            with self._changed:
+                self._landed.append(_Landed(index, index + 1, begin, end))
+                self._changed.notify_all()
+
+    def item_landed(self, total: int) -> None:
+        """The item whose parts have landed is whole."""
+        with self._changed:
+            self._sums.append(total)
+
+    def sealed(self, slot: OpenSlot) -> None:
+        header, tables = replica_of(slot.header, slot.tables)
+        with self._changed:
+            self._tail = tables[header.layout_bytes :], header.to_page()
+            self._changed.notify_all()
+
+    def give_up(self) -> None:
+        """The state is not sealed, and never will be; nothing happens when it is."""
+        with self._changed:
+            self._refused = self._tail is None
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------ senders
+
+    def sums(self) -> Sums:
+        """Returns what a holder of all of it holds."""
+        return Sums(layout=self.layout, items=self._sums)
+
+    def parts(self, held: Sums | None) -> Iterator[SlotPart]:
+        """Yields what a holder needs whose slot holds this (transport.Outgoing)."""
+        known = held.items if held is not None and held.layout == self.layout else None
+        count = 0
+        while landed := self._landed_since(count):
+            count += len(landed)
+            for each in landed:
+                if each.end:
+                    yield self._part(each.first, each.begin, each.end)
+                else:
+                    for first, last in self._needed(each, known):
+                        yield from self._runs(first, last)
+
+    def tail(self) -> tuple[bytes, bytes]:
+        assert self._tail is not None
+        return self._tail
+
+    def _landed_since(self, count: int) -> list[_Landed]:
+        """Returns what has landed behind the first `count`, once anything has; [] when that was all."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._landed) > count or self._tail is not None or self._refused)
+            if self._refused:
+                raise SnapshotError(f"step {self.request.step}: its copy has come to nothing")
+            return self._landed[count:]
+
+    def _needed(self, landed: _Landed, known: Sequence[int] | None) -> list[tuple[int, int]]:
+        """Returns the ranges of items that are not the same in what is held."""
+        first, last = landed.first, landed.last
+        if known is None:
+            return [(first, last)]
+        same = list(map(operator.eq, self._sums[first:last], known[first:last]))
+        if all(same):
+            return []
+        if sum(same) * _FEW < len(same):
+            return [(first, last)]
+        return [(index, index + 1) for index, alike in enumerate(same, first) if not alike]
+
+    def _runs(self, first: int, last: int) -> Iterator[SlotPart]:
+        """Yields these items, neighbours together."""
+        items, begin = self._layout.items, first
+        for index in range(first + 1, last + 1):
+            here, before = items[index] if index < last else None, items[index - 1]
+            if here is None or here.offset != aligned(before.offset + before.nbytes):
+                if before.offset + before.nbytes > items[begin].offset:
+                    yield self._part(begin, items[begin].offset, before.offset + before.nbytes)
+                begin = index
+
+    def _part(self, index: int, begin: int, end: int) -> SlotPart:
+        moved = self._replica.items[index].offset - self._layout.items[index].offset
+        return SlotPart(path=self._path, offset=self._data_offset + begin, view=self._data[begin:end], to_offset=begin + moved)
