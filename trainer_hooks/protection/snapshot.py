@@ -79,7 +79,7 @@ class SnapshotWriter:
 
     def __init__(self, local: Local) -> None:
         self._local = local
-        self._layout: _Form | None = None
+        self._layout: _Places | None = None
         self._sealed: dict[int, tuple[Header, Copied]] = {}  # by slot
 
     def place(self, boundary: Boundary, keep_steps: Sequence[int]) -> Placed:
@@ -172,7 +172,7 @@ class SnapshotWriter:
         self._sealed[copied.index] = slot.header, copied
         return slot
 
-    def _form(self, held: list[Held]) -> "_Form":
+    def _form(self, held: list[Held]) -> "_Places":
         """Returns where these items lie in a slot."""
         form = self._layout
         if form is not None and form.held is not held and _have_same_form(form.held, held):
@@ -181,7 +181,7 @@ class SnapshotWriter:
             layout = layout_of(held, self._local.sharing.relied_on)
             index = {each.key: i for i, each in enumerate(held)}
             order = [index[item.key] for item in layout.items]
-            form = _Form(
+            form = _Places(
                 held=held,
                 layout=layout,
                 order=order,
@@ -193,7 +193,7 @@ class SnapshotWriter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Places:
     """Where the items of a state lie; `order`, `place`, `groups`: as in Placed."""
 
     held: list[Held]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from deadpool.proto.vault.layout import aligned
 from deadpool.trainer_hooks.state.items import local_part
 from deadpool.trainer_hooks.state.storable import encode
 
@@ -36,7 +37,7 @@ def expected_growth(optimizers: Mapping[str, Optimizer]) -> Growth:
             continue
         for tensor in _tensors_after_a_step(name, optimizer, fresh, unstorable):
             items += 1
-            size_bytes += tensor.numel() * tensor.element_size() + 64
+            size_bytes += aligned(tensor.numel() * tensor.element_size())
     return Growth(items=items, size_bytes=size_bytes, unstorable=tuple(unstorable))
 
 

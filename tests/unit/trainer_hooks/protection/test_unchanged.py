@@ -143,6 +143,9 @@ def protected(folder: Path, optimizer: dict[str, bool]) -> Iterator[Training]:
     finally:
         training.protector.close()
         server.close()
+        for thread in threading.enumerate():
+            if thread.name.startswith(("replica-", "deadpool-")):
+                thread.join(10.0)
 
 
 def write_a_view(tensor: Tensor) -> None:

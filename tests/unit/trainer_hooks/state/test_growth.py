@@ -20,7 +20,8 @@ def test_expected_growth_is_enough(kind: type[torch.optim.Optimizer]) -> None:
     optimizer.step(lambda: 0.0)
     tensors = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
     assert growth.items >= len(tensors) or kind in (torch.optim.Adafactor, torch.optim.LBFGS)
-    assert growth.size_bytes >= sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert growth.size_bytes >= needed or kind is torch.optim.LBFGS  # its history grows with the steps, and the slots with it
     again = expected_growth({"optimizer": optimizer})
     assert (again.items, again.size_bytes) == (0, 0) or not tensors or kind is torch.optim.LBFGS
 
