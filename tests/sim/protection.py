@@ -91,7 +91,17 @@ class SimProtection:
         index = slot_to_write([each.state if each is not None else None for each in slots], member.commit_step)
         slots[index] = None
         self.copying = True
+        if not self.node.config.verify_every and self.world.chance(0.5):
+            self._begin_to_put(member.running, member.commit_step)
         self.world.at(self.world.between(0.01, 0.15), self._copied, index, sealed, member.running)
+
+    def _begin_to_put(self, generation: int, keep_step: int) -> None:
+        """A large state is on its way while it is copied: what lay in the slots of its holders is torn from then on."""
+        for endpoint in self.holders:
+            holder = self.node.other(endpoint)
+            if holder is not None and holder.alive and holder.core.generation <= generation:
+                slots = holder.slots(SlotKind.REPLICA, self._member().rank)
+                slots[slot_to_write([each.state if each is not None else None for each in slots], keep_step)] = None
 
     def _copied(self, index: int, sealed: Sealed, generation: int) -> None:
         if not self._rank.alive:

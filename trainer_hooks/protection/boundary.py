@@ -8,6 +8,7 @@ from operator import attrgetter
 from torch import Tensor
 
 from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.clones import Clones
 from deadpool.trainer_hooks.state.items import Held
 from deadpool.trainer_hooks.state.metadata import Meta
 
@@ -25,6 +26,7 @@ class Captured:
         self.held, self.written = held, written
         self.tensors = [each.tensor for each in held]
         self._cloned = [index for index, each in enumerate(held) if each.volatile or each.key in written]
+        self._clones = Clones()
         cloned = set(self._cloned)
         self.shared = [index for index in range(len(held)) if index not in cloned]
 
@@ -35,7 +37,7 @@ class Captured:
         """Returns what to copy, as it is now."""
         sources = self.tensors.copy()
         for index in self._cloned:
-            sources[index] = sources[index].clone()
+            sources[index] = self._clones.of(index, sources[index])
         return sources
 
     def versions(self) -> list[int]:

@@ -17,7 +17,7 @@ from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind, Source, SourceK
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import SLOT_NAMES, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.protection.boundary import Boundary
+from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -45,6 +45,7 @@ class Training:
         self.trained = [parameter for name, parameter in self.model.named_parameters() if name.startswith("trained")]
         self.optimizer = torch.optim.Adam(self.trained, lr=0.1, **optimizer)  # type: ignore[arg-type]
         self.step()
+        self.captured = Captured([])
         self.state = TrainingState(models={"model": self.model}, optimizers={"optimizer": self.optimizer}, extra={})
         size_bytes = 2 * sum(held.tensor.nbytes for held in self.state.held()) + (1 << 20)
         for name in SLOT_NAMES:
@@ -54,7 +55,7 @@ class Training:
         self.committed_steps: list[int] = []
         store = HashStore()
         network = Network(
-            board=CommitBoard(store, rank=0, world_size=1, cancelled=self.cancelled),
+            board=CommitBoard(store, rank=0, world_size=1),
             holders=[VaultClient(self.holder, TOKEN)],
             exchange=Exchange(store, rank=0, world_size=1, node_id="node", replicas=1, cancelled=self.cancelled),
             cancelled=self.cancelled,
@@ -83,12 +84,14 @@ class Training:
         self.state.step_begins()
         self.state.optimizer_steps(self.optimizer)
         held = self.state.held()
-        before = {each.key: each.tensor.clone() for each in held}
+        if not self.captured.is_of(held, ()):
+            self.captured = Captured(held)
+        captured, before = self.captured, {each.key: each.tensor.clone() for each in held}
         boundary = Boundary(
             state=StateId(generation=1, step=number),
-            held=held,
-            sources=[each.tensor.clone() if each.volatile else each.tensor for each in held],
-            versions=[each.tensor._version for each in held],
+            captured=captured,
+            sources=captured.sources(),
+            versions=captured.versions(),
             meta=self.state.capture_meta(),
         )
         self.protector.submit(boundary)
