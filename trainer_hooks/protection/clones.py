@@ -9,7 +9,7 @@ _WORTH_COMPARING_BYTES = 64 << 10  # a smaller one is cloned in less time
 
 
 class Clones:
-    """Of the tensors that a process holds, by their index. A clone is never written to: states that follow each other may share it."""
+    """Of the tensors that a process holds, by index. A clone is never written to: states that follow each other may share it."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[int, Tensor]] = {}
