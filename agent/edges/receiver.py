@@ -47,7 +47,6 @@ class EdgeReceiver:
             return str(error)
         agent.sendall(rest[: put.layout_bytes])
         send_piece_header(agent, 0, put.data_bytes)
-        send_end_of_pieces(agent)
         answer = self._heard()
         if "file" not in answer:
             return str(answer["error"])
@@ -56,7 +55,8 @@ class EdgeReceiver:
         self._transfer.receive(landing.places(put.data_bytes), landing.landed)
         if landing.stopped:
             return "interrupted by the agent"
-        self._connection().sendall(rest[put.layout_bytes :])
+        send_end_of_pieces(agent)
+        agent.sendall(rest[put.layout_bytes :])
         return str(self._heard()["error"])
 
     def _connection(self) -> socket.socket:

@@ -8,7 +8,7 @@ data touch none of these connections: the sender reads them from the rank's slot
 | frame                   | from, to        | says                                                                           |
 |-------------------------|-----------------|--------------------------------------------------------------------------------|
 | file, ranges            | rank, sender    | after Put: where the data lie; then tables and header page, raw                |
-| file, offset, size_bytes | agent, receiver | in the place of the reply to Put: where the data are to come                   |
+| file, offset, size_bytes | agent, receiver | after the first reply to Put, the layout and the pieces, which is one: the place |
 | landed                  | receiver, agent | so many bytes of it have; after the last one tables and header page come, raw   |
 | stopped                 | receiver, agent | it does not write to that place any more (the agent has closed its half)        |
 | busy                    | sender, rank    | still at work, or one after another: once a second while a reply is due          |

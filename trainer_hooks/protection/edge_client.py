@@ -91,7 +91,8 @@ def _where(parts: Sequence[SlotPart], data_bytes: int) -> bytes:
     """Returns the frame that says where the data lie, with what lies between the items. All parts are of one file."""
     file = str(parts[0].path) if parts else ""
     ends = [*(part.to_offset for part in parts[1:]), data_bytes]
-    return to_frame({"file": file, "ranges": [(part.offset, end - part.to_offset) for part, end in zip(parts, ends, strict=bool(parts))]})
+    ranges = [(part.offset, end - part.to_offset) for part, end in zip(parts, ends, strict=False)]
+    return to_frame({"file": file, "ranges": ranges})
 
 
 def _kill(sender: socket.socket) -> None:
