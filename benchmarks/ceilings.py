@@ -3,10 +3,9 @@
 Each function returns one figure for every repeat. Buffers have been touched before: no page fault is measured.
 """
 
-import importlib.util
 import json
 import multiprocessing
-import shutil
+import os
 import socket
 import subprocess
 import sys
@@ -17,8 +16,11 @@ from multiprocessing.connection import Connection
 import torch
 import xxhash
 
+from deadpool.agent.edges.launcher import find_launcher, is_root, pair_command, pair_environment
+from deadpool.host.errors import ConfigError
+
 _PIECE_BYTES = 1 << 20
-_MPI_TIMEOUT_S = 120.0
+_MPI_TIMEOUT_S = 30.0
 _MPI_LOOP = """
 import json, sys, time
 import numpy
@@ -89,11 +91,18 @@ def _receive(parent: Connection, size_bytes: int, times: int) -> None:
 
 def mpi_loop(size_bytes: int, repeats: int) -> list[float] | None:
     """Between two processes that mpiexec starts; None where mpi4py or mpiexec is missing, or they cannot start."""
-    mpiexec = shutil.which("mpiexec")
-    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
+    try:
+        launcher = find_launcher()
+    except ConfigError:
         return None
-    command = [mpiexec, "-n", "2", sys.executable, "-c", _MPI_LOOP, str(size_bytes), str(repeats)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False)
+    loop = [sys.executable, "-c", _MPI_LOOP, str(size_bytes), str(repeats)]
+    command = pair_command(launcher, ["here", "here"], loop, slurm=False, root=is_root())
+    environment = pair_environment(os.environ, launcher)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        print(f"the MPI loop has not ended in {_MPI_TIMEOUT_S:g} s", file=sys.stderr)
+        return None
     if done.returncode:
         print(f"the MPI loop ended with exit code {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
         return None
