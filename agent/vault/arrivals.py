@@ -45,12 +45,12 @@ def tables_in_place(slot: SlotFile, header: Header | None, put: Put) -> Tables |
 
 
 def arrived(
-    connection: socket.socket, arrival: Arrival, put: Put, path: Path, data: memoryview, before: Tables | None
+    connection: socket.socket, arrival: Arrival, put: Put, path: Path, data: memoryview, before: Tables | None, turn: int
 ) -> tuple[Header, bytes, int]:
     """Returns the replica's header, its tables, and how many bytes of data have come, once all has.
 
     SnapshotError unless they and every unique item are what the rank had. `before`: of the state that lies there, of which the
-    sender may leave items as they are.
+    sender may leave items as they are; `turn`: of the slot.
     """
     said = f"replica of rank {put.rank}, step {put.step}"
     raw = bytearray(put.tables_bytes)
@@ -78,7 +78,7 @@ def arrived(
     whole = Tables.from_bytes(header, raw)
     if len(whole.checksums) != len(whole.layout.items) or whole.layout.unique_bytes != put.data_bytes:
         raise SnapshotError(f"{said}: its tables do not agree")
-    items.check(whole, before)
+    items.check(whole, before, turn)
     return header, bytes(raw), come_bytes
 
 

@@ -251,10 +251,10 @@ class ReplicaServer:
             if put.data_offset + put.data_bytes > slot.capacity_bytes:  # the state has grown
                 grow(slot.path, put.data_offset + put.data_bytes)
                 slot = self._written.of(slot.path)
-            was = held[index] if before is not None else None
+            was, turn = held[index] if before is not None else None, self._written.turn(slot.path)
             send_reply(connection, Reply() if was is None else Reply(held_generation=was.generation, held_step=was.step))
             with slot.view[put.data_offset : put.data_offset + put.data_bytes] as data:
-                header, tables, come_bytes = arrived(connection, arrival, put, slot.path, data, before)
+                header, tables, come_bytes = arrived(connection, arrival, put, slot.path, data, before, turn)
             with self._lock:
                 self._check_sender(put)
                 slot.seal(header, tables)

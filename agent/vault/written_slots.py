@@ -15,6 +15,7 @@ class WrittenSlots:
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int], SlotFile]] = {}
+        self._turns: dict[Path, int] = {}
 
     def of(self, path: Path) -> SlotFile:
         """Returns the slot as it is now: one that was replaced, or has grown, is mapped again. SnapshotError: it cannot be."""
@@ -29,6 +30,12 @@ class WrittenSlots:
         except OSError as error:
             raise SnapshotError(f"{path.name} cannot be opened: {error.strerror}") from error
         return known[1]
+
+    def turn(self, path: Path) -> int:
+        """Returns how many states were to come into this slot before (ArrivingItems.check)."""
+        turn = self._turns.get(path, 0)
+        self._turns[path] = turn + 1
+        return turn
 
     def forget(self, path: Path) -> None:
         """The file may be replaced: memory of one that is removed would stay taken as long as it is mapped."""

@@ -6,7 +6,7 @@ Bytes come in runs whose places rise. An item comes whole or not at all; what ha
 import xxhash
 
 from deadpool.host.errors import SnapshotError
-from deadpool.proto.vault.layout import UNIQUE, Layout, Tables, checksum
+from deadpool.proto.vault.layout import TURNS, UNIQUE, Layout, Tables, checksum
 
 
 class ArrivingItems:
@@ -51,8 +51,11 @@ class ArrivingItems:
                 self._begun, self._next = None, self._next + 1
         self._at = at
 
-    def check(self, tables: Tables, held: Tables | None) -> None:
-        """SnapshotError unless each item is what these tables say. `held`: of the state that the memory held before."""
+    def check(self, tables: Tables, held: Tables | None, turn: int = 0) -> None:
+        """SnapshotError unless each item is what these tables say. `held`: of the state that the memory held before.
+
+        `turn`: counts the states of a slot: an item that has not come is read itself when its turn is.
+        """
         if self._begun is not None:
             raise SnapshotError(f"{self._items[self._next][1].key} came in part only")
         same_place = held is not None and held.layout == self._layout
@@ -62,6 +65,8 @@ class ArrivingItems:
             found = self._sums.get(index)
             if found is None and held is not None and same_place:
                 found = held.checksums[index]
+                if index % TURNS == turn % TURNS and checksum(self._data[item.offset : item.offset + item.nbytes]) != found:
+                    raise SnapshotError(f"{item.key} was left as it lay, and is not what it was")
             if found is None:
                 raise SnapshotError(f"{item.key} has not come, and is not held")
             if found != tables.checksums[index]:

@@ -31,6 +31,7 @@ ALIGN_BYTES = 64
 SLOT_NAMES = ("a", "b")
 SNAPSHOT_NAMES = (*SLOT_NAMES, "c", "d")  # a rank's own: as many as snapshot_slots says
 PIN = "checkpoint"  # checkpoint-<rank>-<generation>-<step>: a link to a sealed slot, which must not be overwritten meanwhile
+TURNS = 16  # an item that is left as it lies, state after state, is read again in every 16th: memory may go bad meanwhile
 SUM_BYTES = 8  # of an item's checksum in the tables
 UNIQUE = -1  # Item.peers of an item that travels with the replica
 

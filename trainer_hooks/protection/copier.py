@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import xxhash
 from torch import Tensor
 
-from deadpool.proto.vault.layout import Layout, checksum
+from deadpool.proto.vault.layout import TURNS, Layout, checksum
 from deadpool.trainer_hooks.protection.copy_engine import Engine, copy_bytes
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState
 
@@ -16,7 +16,8 @@ STEP_BYTES = 1 << 20  # of a large tensor, copied and then read again
 
 
 class Copier:
-    """For one state. `sources`, `targets`: in layout order; `data`: of the slot. `sums`: of the items done so far."""
+    """For one state. `sources`, `targets`: in layout order; `data`: of the slot. `turn`: counts the states of
+    the slot. `sums`: of the items done so far."""
 
     def __init__(
         self,
@@ -27,11 +28,13 @@ class Copier:
         targets: Sequence[Tensor],
         data: memoryview,
         outgoing: OutgoingState | None,
+        turn: int,
     ) -> None:
         self.sums: list[int] = []
         self.copied_bytes = 0
         self._engine, self._layout = engine, layout
         self._sources, self._targets, self._data, self._outgoing = sources, targets, data, outgoing
+        self._turn = turn % TURNS
 
     def run(self, groups: Sequence[tuple[int, int]], unchanged: Mapping[int, int], copied: Callable[[], None]) -> None:
         """Copies all groups. `unchanged`: checksums of the items that may be in the slot already; `copied`: called as soon as
@@ -54,8 +57,10 @@ class Copier:
 
     def _copy_group(self, first: int, last: int, unchanged: Mapping[int, int]) -> None:
         left = {
-            index: unchanged[index] for index in range(first, last) if index in unchanged and self._is(index, unchanged[index])
-        } if unchanged else {}  # fmt: skip
+            index: unchanged[index]
+            for index in (range(first, last) if unchanged else ())
+            if index in unchanged and self._is_there(index, self._engine.in_place(self._sources[index]), unchanged[index])
+        }
         wanted = [index for index in range(first, last) if index not in left] if left else range(first, last)
         self._engine.copy([self._sources[index] for index in wanted], [self._targets[index] for index in wanted])
         self.copied_bytes += sum(self._layout.items[index].nbytes for index in wanted)
@@ -66,7 +71,7 @@ class Copier:
         if source is None:
             self._copy_group(index, index + 1, {})
             return
-        if expected is not None and checksum(source) == expected:
+        if expected is not None and self._is_there(index, source, expected):
             self._landed(index, index + 1, [expected])
             return
         total, target = xxhash.xxh3_64(), self._data[item.offset : item.offset + item.nbytes]
@@ -86,10 +91,11 @@ class Copier:
         if self._outgoing is not None:
             self._outgoing.landed(first, last, sums)
 
-    def _is(self, index: int, expected: int) -> bool:
-        """Returns whether the source still has the bytes of this checksum."""
-        source = self._engine.in_place(self._sources[index])
-        return source is not None and checksum(source) == expected
+    def _is_there(self, index: int, source: memoryview | None, expected: int) -> bool:
+        """Returns whether the source still has the bytes of this checksum, and so has the slot, which is read in turns."""
+        if source is None or checksum(source) != expected:
+            return False
+        return index % TURNS != self._turn or self._sum(index) == expected
 
     def _sum(self, index: int) -> int:
         item = self._layout.items[index]

@@ -44,7 +44,8 @@ class Local:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """A state that is to be copied into a slot, which is unsealed. `order`: for each item of the layout its index among those
-    held; `place`: the reverse; `groups`: of items that are copied together; `before`: what the slot still has.
+    held; `place`: the reverse; `groups`: of items that are copied together; `before`: what the slot still has;
+    `turn`: how many states in a row have found it there.
     """
 
     index: int
@@ -56,6 +57,7 @@ class Placed:
     data_offset: int
     meta: bytes
     before: "Copied | None"
+    turn: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class Copied:
     meta: bytes
     sums: list[int]
     versions: list[int]
+    turn: int
 
     def by_key(self) -> dict[str, int]:
         return {item.key: total for item, total in zip(self.layout.items, self.sums, strict=True)}
@@ -102,6 +105,7 @@ class SnapshotWriter:
             data_offset=data_offset,
             meta=meta,
             before=before,
+            turn=before.turn + 1 if before is not None else 0,
         )
 
     def copy(self, placed: Placed, outgoing: OutgoingState | None) -> Copied:
@@ -116,6 +120,7 @@ class SnapshotWriter:
             targets=targets,
             data=slots.data(placed.index, placed.data_offset, layout),
             outgoing=outgoing,
+            turn=placed.turn,
         )
         boundary.copies = [targets[i] for i in placed.place]
         versions = [boundary.versions[i] for i in placed.order]
@@ -140,6 +145,7 @@ class SnapshotWriter:
             meta=placed.meta,
             sums=sums,
             versions=versions,
+            turn=placed.turn,
         )
 
     def _seem_unchanged(self, placed: Placed, versions: list[int]) -> dict[int, int]:

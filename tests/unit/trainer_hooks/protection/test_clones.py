@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -20,6 +20,7 @@ def test_what_has_not_changed_keeps_its_clone_also_where_it_is_not_a_number() ->
 
 
 @pytest.mark.parametrize("shape", [(50_000,), (3,)])
+@settings(max_examples=30, deadline=None)
 @given(writes=st.lists(st.sampled_from(["none", "in place", "data", "numpy", "assign", "set", "grow", "norm"]), max_size=6))
 def test_each_clone_has_the_bytes_of_its_moment(shape: tuple[int], writes: list[str]) -> None:
     norm, clones = nn.BatchNorm1d(shape[0]), Clones()
