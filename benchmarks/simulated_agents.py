@@ -39,7 +39,9 @@ _ANSWER_S = (0.3, 0.6)  # a rank that leaves its step, or restores, takes that l
 
 
 class SharedDiscovery(Discovery):
-    """Asks the file system once for all agents of the process: on real machines each asks its own."""
+    """Asks the file system once for all agents of the process, and not as often: on real machines each asks its own."""
+
+    poll_s = 0.2
 
     def __init__(self, job_dir: Path) -> None:
         super().__init__(job_dir, None, None, None)
@@ -138,9 +140,9 @@ class SimulatedAgent:
         self._incarnation = time.time_ns()
         self.link: SupervisorLink | LinkInProcess
         if behind is None:
-            self.link = SupervisorLink(discovery, token, self._hello, self.ordered, relay=relay, relays=relays)
+            self.link = SupervisorLink(discovery, token, self.hello, self.ordered, relay=relay, relays=relays)
         else:
-            self.link = LinkInProcess(behind, self._hello, self.ordered)
+            self.link = LinkInProcess(behind, self.hello, self.ordered)
 
     async def run(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -163,7 +165,7 @@ class SimulatedAgent:
         rank = self._ranks[0]
         self.link.send(messages.RankJoined(generation=self._generation, rank=rank, pid=self._pids[rank]))
 
-    def _hello(self) -> messages.Hello:
+    def hello(self) -> messages.Hello:
         return messages.Hello(
             node_id=self.node_id,
             hint=self.index,

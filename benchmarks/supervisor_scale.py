@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import machine
 from benchmarks.simulated_agents import BEAT_S
 from deadpool.proto.config import JobConfig, to_json
-from deadpool.proto.secret import write_private
+from deadpool.proto.secret import tls_token, write_private
 from deadpool.supervisor.relays import GROUP
 
-_TIMEOUT_S = 90.0
-_STEADY_S = 10.0
+_TIMEOUT_S = 25.0
+_STEADY_S = 8.0
 _SETTLE_S = 2.0
 _POLL_S = 0.005
 _SPARES = 1
@@ -147,7 +147,7 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def _job(agents: int, ranks: int) -> Iterator[tuple[Path, Path]]:
+def _job(agents: int, ranks: int, *, tls: bool) -> Iterator[tuple[Path, Path]]:
     """Gives the job's folder and its logs."""
     with tempfile.TemporaryDirectory(prefix="deadpool-scale-") as folder:
         job_dir, log_dir = Path(folder, "job"), Path(folder, "logs")
@@ -166,13 +166,13 @@ def _job(agents: int, ranks: int) -> Iterator[tuple[Path, Path]]:
             heartbeat_timeout_s=_HEARTBEAT_TIMEOUT_S,
         )
         (job_dir / "job.json").write_text(to_json(config))
-        write_private(job_dir / "token", "not a secret")
+        write_private(job_dir / "token", tls_token("not a secret") if tls else "not a secret")
         yield job_dir, log_dir
 
 
-def measure(agents: int, *, ranks: int, processes: int, group: int = 0) -> dict[str, Any]:
+def measure(agents: int, *, ranks: int, processes: int, group: int = 0, tls: bool = False) -> dict[str, Any]:
     """Returns all figures for this many agents."""
-    with _job(agents, ranks) as (job_dir, log_dir):
+    with _job(agents, ranks, tls=tls) as (job_dir, log_dir):
         supervisor = Supervisor(job_dir, log_dir)
         simulated = None
         try:
@@ -190,9 +190,9 @@ def measure(agents: int, *, ranks: int, processes: int, group: int = 0) -> dict[
             found: dict[str, Any] = {"all_welcomed_s": welcomed_s, "all_ranks_started_s": started_s}
             found |= _steady(supervisor, simulated, agents)
             found["bytes_per_agent"] = (supervisor.process().memory_info().rss - empty_bytes) // agents
-            found |= _failure(supervisor, simulated, agents)
             found |= _storm(supervisor, simulated, agents)
             found |= _silence(supervisor, simulated, agents)
+            found |= _failure(supervisor, simulated, agents)
         finally:
             if simulated is not None:
                 simulated.end()
@@ -210,17 +210,19 @@ def _steady(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str,
 
 
 def _failure(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str, Any]:
-    """A rank is killed: its report, the order at the last agent, the plan at the last one, all running again."""
+    """A rank is killed: its report, the order at the last agent, all running again; None: not within _TIMEOUT_S.
+
+    All ranks answer then, so on few cores the agents take longer than on machines of their own.
+    """
     node = agents // 2
     at_s = simulated.of(node, do="fail", rank=node * simulated.ranks)["at_s"]
-    quiesced_s = simulated.wait("Quiesce", count=agents, since_s=at_s) - at_s
-    reformed_s = simulated.wait("Reform", count=agents - _SPARES, since_s=at_s) - at_s
-    total_s = float(supervisor.wait("recovered")["total_s"])
-    _say(
-        agents, f"order at the last agent after {quiesced_s * 1e3:.0f} ms, plan after {reformed_s * 1e3:.0f} ms, {total_s:.2f} s"
-    )
-    time.sleep(_SETTLE_S)
-    return {"order_at_last_agent_s": quiesced_s, "plan_at_last_agent_s": reformed_s, "recovered_s": total_s}
+    quiesced_s = simulated.wait("Quiesce", count=agents - _SPARES, since_s=at_s) - at_s  # the spare has fallen silent
+    _say(agents, f"order at the last agent after {quiesced_s * 1e3:.0f} ms")
+    total_s = None
+    with contextlib.suppress(TimeoutError):
+        total_s = float(supervisor.wait("recovered")["total_s"])
+        _say(agents, f"recovered after {total_s:.2f} s")
+    return {"order_at_last_agent_s": quiesced_s, "recovered_s": total_s}
 
 
 def _storm(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str, Any]:
@@ -229,7 +231,7 @@ def _storm(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str, 
     supervisor.start()
     back_s = simulated.wait("Welcome", count=agents, since_s=at_s) - at_s
     _say(agents, f"all back {back_s:.2f} s after the supervisor was killed")
-    time.sleep(_SETTLE_S + _HEARTBEAT_TIMEOUT_S)
+    time.sleep(_SETTLE_S)
     return {"all_back_s": back_s}
 
 
@@ -240,6 +242,7 @@ def _silence(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str
     last_s = simulated.of(agents - 1, do="mute")["last_beat_s"]
     supervisor.wait("node_lost", count=len(false) + 1)
     noticed_s = time.monotonic() - last_s
+    time.sleep(_HEARTBEAT_TIMEOUT_S)
     lost = [each["node"] for each in supervisor.events() if each["event"] == "node_lost" and each["node"] != silent]
     _say(agents, f"silence noticed after {noticed_s:.2f} s; lost without a reason: {lost}")
     return {"silence_noticed_s": noticed_s, "heartbeat_timeout_s": _HEARTBEAT_TIMEOUT_S, "false_silences": len(lost)}
@@ -253,12 +256,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[64, 512, 2048])
     parser.add_argument("--relayed", type=int, nargs="*", default=[4096, 8192], help="with relays")
+    parser.add_argument("--tls", type=int, nargs="*", default=[512], help="flat, by TLS")
     parser.add_argument("--ranks", type=int, default=8, help="of each node")
     parser.add_argument("--processes", type=int, default=2, help="that play the agents")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"machine": machine.describe(), "ranks_per_node": arguments.ranks, "beat_s": BEAT_S}
-    own = {"ranks": arguments.ranks, "processes": arguments.processes}
+    own: dict[str, Any] = {"ranks": arguments.ranks, "processes": arguments.processes}
     result["flat"] = {size: measure(size, **own) for size in arguments.sizes}
+    result["tls"] = {size: measure(size, **own, tls=True) for size in arguments.tls}
     result["with_relays"] = {size: measure(size, **own, group=GROUP) for size in arguments.relayed}
     print(json.dumps(result, indent=2))
 

@@ -11,6 +11,7 @@ import grpc
 from deadpool.cli.launcher.job_dirs import read_endpoint
 from deadpool.host.errors import ConfigError, DeadpoolError, UnavailableError
 from deadpool.proto import convert
+from deadpool.proto.doors import open_channel
 from deadpool.proto.generated import status_pb2_grpc
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.messages import Endpoint
@@ -109,13 +110,14 @@ def connected(folder: Path, *, to_the_end: bool = False, ready_s: float | None =
     """
     target = read_endpoint(folder)
     name = f"job {target.job_id} at {target.endpoint} (supervisor pid {target.pid})"
-    with grpc.insecure_channel(target.endpoint, options=CHANNEL_OPTIONS) as channel:
+    token = read_private(folder / "token")
+    with open_channel(target.endpoint, token, CHANNEL_OPTIONS) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=ready_s or _TIMEOUT_S)
         except grpc.FutureTimeoutError as error:
             raise UnavailableError(f"{name} does not answer") from error
         try:
-            yield Client(channel, read_private(folder / "token"))
+            yield Client(channel, token)
         except grpc.RpcError as error:
             call = cast(grpc.Call, error)
             if not (to_the_end and call.code() in _GONE):

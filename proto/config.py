@@ -110,6 +110,7 @@ class JobConfig:
     netns: bool = False  # standalone: a network namespace for each node
     heartbeat_interval_s: float | None = None  # None: a third of the timeout, at most 1 s (heartbeat_every_s)
     heartbeat_timeout_s: float = 3.0
+    tls: bool = False  # agents, supervisor and whoever asks it speak TLS (proto/doors.py)
     relay_above: int = 1000  # more nodes than that: one in 64 speaks for the others of its group
     hang_timeout_s: float | None = None  # no rank's step advances for so long; None: learned from the steps, at least 30 s
     failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failures/failure_rules.toml)

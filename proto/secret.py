@@ -9,12 +9,14 @@ import hmac
 import os
 import secrets
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 
 from deadpool.host.errors import ConfigError, ProtocolError
 from deadpool.proto.frames import receive_exactly
 
 TOKEN_KEY = "deadpool-token"
+_TLS_MARK = "tls-"  # with which the token of a job begins that speaks TLS
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 AUTH_TIMEOUT_S = 5.0
@@ -23,6 +25,17 @@ _VIEW_KEY_CHARS = 32
 
 def make_token() -> str:
     return secrets.token_hex(32)
+
+
+def tls_token(token: str) -> str:
+    """Returns the token of a job that speaks TLS (doors.py); ConfigError when what that needs is not installed."""
+    if find_spec("cryptography") is None:
+        raise ConfigError("--tls needs the package cryptography: pip install 'deadpool-train[tls]'")
+    return token if speaks_tls(token) else f"{_TLS_MARK}{token}"
+
+
+def speaks_tls(token: str) -> bool:
+    return token.startswith(_TLS_MARK)
 
 
 def write_private(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from deadpool.host.addresses import join_host_port
 from deadpool.host.console import tell
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import convert
+from deadpool.proto.doors import listen
 from deadpool.proto.generated import agent_pb2, status_pb2, status_pb2_grpc
 from deadpool.proto.grpc_options import SERVER_OPTIONS, SUPERVISOR_SERVICE
 from deadpool.proto.messages import FromGroup, Hello, Said
@@ -188,6 +189,6 @@ async def serve(runtime: Runtime, *, token: str, host: str, port: int) -> tuple[
         (grpc.method_handlers_generic_handler(SUPERVISOR_SERVICE, {"Attend": attend, "Relay": relay}),)
     )
     status_pb2_grpc.add_StatusServicer_to_server(StatusService(runtime), server)
-    bound = server.add_insecure_port(join_host_port(host, port))
+    bound = listen(server, join_host_port(host, port), token)
     await server.start()
     return server, bound

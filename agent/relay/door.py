@@ -21,6 +21,7 @@ from deadpool.agent.stream_tasks import cancelled
 from deadpool.host.addresses import join_host_port
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import convert
+from deadpool.proto.doors import listen, open_aio_channel
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS, CUT_OFF, NO_SUPERVISOR, SERVER_OPTIONS, SUPERVISOR_SERVICE
 from deadpool.proto.messages import AgentMessage, FromGroup, Heartbeat, ToGroup
@@ -71,7 +72,7 @@ class Relay:
         self._server = grpc.aio.server(options=[*SERVER_OPTIONS, ("grpc.so_reuseport", 0)])
         attend: Any = grpc.stream_stream_rpc_method_handler(self._attend)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SUPERVISOR_SERVICE, {"Attend": attend}),))
-        port = self._server.add_insecure_port(join_host_port(self._host, 0))
+        port = listen(self._server, join_host_port(self._host, 0), self._token)
         await self._server.start()
         self.door = join_host_port(self._host, port)
 
@@ -85,7 +86,7 @@ class Relay:
 
     async def run(self, endpoint: str) -> None:
         """Speaks for the group to the supervisor there, until that ends."""
-        async with grpc.aio.insecure_channel(endpoint, options=_OPTIONS) as channel:
+        async with open_aio_channel(endpoint, self._token, _OPTIONS) as channel:
             call: Any = channel.stream_stream(f"/{SUPERVISOR_SERVICE}/Relay")(metadata=((TOKEN_KEY, self._token),))
             writer = asyncio.create_task(self._write(call))
             try:

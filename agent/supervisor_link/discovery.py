@@ -19,6 +19,8 @@ class Discovery:
     `failover`: with --journal; it knows the newest supervisor, and starts one when there is none.
     """
 
+    poll_s = _POLL_S  # between two looks at whether another one listens
+
     def __init__(self, job_dir: Path, endpoint: str | None, shared: Path | None, failover: Failover | None) -> None:
         self.failover = failover
         self._job_dir, self._endpoint, self._shared = job_dir, endpoint, shared

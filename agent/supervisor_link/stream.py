@@ -23,6 +23,7 @@ from deadpool.agent.supervisor_link.failover import Failover
 from deadpool.agent.supervisor_link.homing import Homing
 from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.convert import decode_order, encode_agent_message
+from deadpool.proto.doors import open_aio_channel
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.generated.agent_pb2_grpc import SupervisorStub
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS, NO_SUPERVISOR
@@ -34,15 +35,16 @@ _STARTING_S = 10.0  # the first supervisor may be starting: nobody needs to hear
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MAX_S = 2.0
 _LEFT_S = 0.2  # from a relay that is gone to a stream of one's own
-_ENDPOINT_POLL_S = 0.02
 _OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 500),
-    ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.use_local_subchannel_pool", 1),  # no backoff left over from the channel before
 )
-_KEEPALIVE_OPTIONS = (  # a machine that is gone closes no connection
+# For one try: in a storm a busy supervisor needs longer than half a second, and each try that is given up costs it as much.
+_LOCAL_OPTIONS = (("grpc.min_reconnect_backoff_ms", 2000),)
+_REMOTE_OPTIONS = (
+    ("grpc.min_reconnect_backoff_ms", 1000),  # a machine that is gone answers no try, and closes no connection
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -137,7 +139,7 @@ class SupervisorLink:
         while time.monotonic() < deadline_s and self._discovery.trace() == before:
             if self._failover is not None:
                 self._failover.absent()
-            await asyncio.sleep(_ENDPOINT_POLL_S)
+            await asyncio.sleep(self._discovery.poll_s)
 
     async def finish(self, timeout_s: float) -> None:
         """Sends what is left, closes the stream and ends `run`; gives up after the timeout."""
@@ -150,8 +152,8 @@ class SupervisorLink:
 
     async def _converse(self, endpoint: str, older: "_Call | None" = None) -> None:
         """`older`: the call of a conversation that is left once this one is welcomed."""
-        options = _OPTIONS if self._discovery.local or self._homing.door else (*_OPTIONS, *_KEEPALIVE_OPTIONS)
-        async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
+        own = _LOCAL_OPTIONS if self._discovery.local or self._homing.door else _REMOTE_OPTIONS
+        async with open_aio_channel(endpoint, self._token, (*_OPTIONS, *own)) as channel:
             call = SupervisorStub(channel).Attend(metadata=((TOKEN_KEY, self._token),))
             await call.write(encode_agent_message(self._conversation.hello(self._hello(), moves=older is not None)))
             writer, relaying = asyncio.create_task(self._write(call)), None

@@ -18,7 +18,7 @@ from deadpool.cli.launcher.past_jobs import remember
 from deadpool.host.errors import ConfigError, UnavailableError
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.job_dir import is_held, jobs_dir, locked_folder, runtime_folder
-from deadpool.proto.secret import make_token, read_private, write_private
+from deadpool.proto.secret import make_token, read_private, tls_token, write_private
 from deadpool.proto.terms import newest_endpoint, read_outcome
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
@@ -48,7 +48,8 @@ def job_folder(config: JobConfig, token: str = "") -> Iterator[Path]:
         raise ConfigError(f"{longest}: too long for a socket's path; set XDG_RUNTIME_DIR or --job-id to something shorter")
     with locked_folder(config.job_id) as folder:
         remember(config.job_id, config.log_dir)
-        write_private(folder / "token", token or make_token())
+        token = token or make_token()
+        write_private(folder / "token", tls_token(token) if config.tls else token)
         write_private(folder / "job.json", to_json(config))
         yield folder
 

@@ -26,9 +26,10 @@ from deadpool.host.disk import remove_folder
 from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.host.ports import why_taken
 from deadpool.proto.config import JobConfig
+from deadpool.proto.doors import open_channel
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.messages.status import JobStatus
-from deadpool.proto.secret import read_private
+from deadpool.proto.secret import read_private, tls_token
 from deadpool.proto.terms import journal_folder, newest_endpoint, read_outcome
 
 _ASK_S = 3.0
@@ -129,7 +130,8 @@ def own_node(
 
 def token_for(config: JobConfig) -> str:
     """Returns the job's token, which all its machines know."""
-    return token_of(shared_secret(), config.job_id)
+    token = token_of(shared_secret(), config.job_id)
+    return tls_token(token) if config.tls else token
 
 
 def belongs_elsewhere(config: JobConfig, rendezvous: Rendezvous, token: str) -> bool:
@@ -199,7 +201,7 @@ def running(config: JobConfig, rendezvous: Rendezvous, token: str) -> tuple[JobS
 
 def ask(endpoint: str, token: str, name: str) -> JobStatus | None:
     """Returns what a supervisor says there, None when none answers; ConfigError when what listens there is not ours."""
-    with grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
+    with open_channel(endpoint, token, CHANNEL_OPTIONS) as channel:
         try:
             return client.Client(channel, token).status(timeout_s=_ASK_S)
         except grpc.RpcError as error:

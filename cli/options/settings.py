@@ -36,6 +36,9 @@ NODES_AND_RANKS = (
     Setting(field="journal", name="journal", type=path_text, metavar="DIR",
             help="A folder that all nodes share, for the supervisor's journal: the supervisor has no home then, and when it is "
                  "lost with its machine, another node starts the next one."),
+    Setting(field="tls", name="tls", **_FLAG,
+            help="Agents, the supervisor and commands speak TLS with each other, both sides with a certificate of the job's own "
+                 "authority. Needs the extra tls (cryptography). Replicas and collectives are not encrypted: docs/security.md."),
     Setting(field="relay_above", name="relay-above", **_NUMBER,
             help="With more nodes than that, one agent in 64 is a relay: it speaks to the supervisor for the others of its "
                  "group, whose heartbeats then cost that a fraction. A relay that dies loses nobody else; nodes that die "

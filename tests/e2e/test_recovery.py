@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from importlib.util import find_spec
 
 import pytest
 from launching import Job, Launcher, until
@@ -112,9 +113,10 @@ def lines(job: Job) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.skipif(find_spec("cryptography") is None, reason="--tls needs the extra tls")
 def test_the_node_of_a_relay_is_killed(launcher: Launcher, reference: Training) -> None:
-    """The supervisor's word reaches the others by themselves, and the training is the unbroken one."""
-    job = start(launcher, "zero", "--relay-above", "2", "--inject", "kill-node:0@8")
+    """The others speak for themselves then, all by TLS, and the training is the unbroken one."""
+    job = start(launcher, "zero", "--tls", "--relay-above", "2", "--inject", "kill-node:0@8")
     broken = finished(job)
     broken.assert_same_as(reference)
     assert [recovery["class"] for recovery in broken.summary["recoveries"]] == ["permanent"]

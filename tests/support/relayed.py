@@ -1,4 +1,4 @@
-"""A supervisor and agents behind a relay, on real connections: `python relayed.py SCENARIO FOLDER`, in a process of its own."""
+"""A supervisor and agents behind a relay, on real connections, in a process of its own: relayed.py SCENARIO FOLDER [tls]."""
 
 import asyncio
 import json
@@ -12,11 +12,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # a supervisor is started beside gRPC's threads
 
+import grpc.aio
+
 from benchmarks.simulated_agents import SharedDiscovery, SimulatedAgent
 from deadpool.agent.relay.door import Relay
 from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.proto.config import JobConfig, to_json
-from deadpool.proto.secret import make_token, write_private
+from deadpool.proto.convert import encode_agent_message
+from deadpool.proto.doors import open_aio_channel
+from deadpool.proto.generated.agent_pb2_grpc import SupervisorStub
+from deadpool.proto.grpc_options import CHANNEL_OPTIONS
+from deadpool.proto.secret import TOKEN_KEY, make_token, tls_token, write_private
 
 _TIMEOUT_S = 20.0
 _NODES, _SPARES = 5, 2
@@ -129,7 +135,26 @@ async def a_supervisor_that_is_lost_is_followed_by_the_next_one(job: RelayedJob)
     assert not job.events("node_lost")
 
 
+async def nobody_comes_in_without_the_token(job: RelayedJob) -> None:
+    await _trains_behind_a_relay(job)
+    supervisor = json.loads((job.folder / "endpoint.json").read_text())["endpoint"]
+    for door in (supervisor, link_of(job.agents[job.behind()[0]]).door):
+        for stranger in (make_token(), tls_token(make_token())):
+            async with open_aio_channel(door, stranger, CHANNEL_OPTIONS) as channel:
+                call = SupervisorStub(channel).Attend(metadata=((TOKEN_KEY, stranger),), timeout=_TIMEOUT_S)
+                try:
+                    await call.write(encode_agent_message(job.agents[0].hello()))
+                    said = await call.read()
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    said = None
+                code = await call.code()
+                assert not said, said
+                assert code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE), code
+    assert not job.events("node_lost")
+
+
 _ALL = (
+    nobody_comes_in_without_the_token,
     a_failure_is_recovered_from_through_a_relay,
     a_relay_that_is_lost_loses_nobody_else,
     a_supervisor_that_is_lost_is_followed_by_the_next_one,
@@ -151,7 +176,7 @@ def main() -> None:
         relay_above=2,
     )
     (folder / "job.json").write_text(to_json(config))
-    token = make_token()
+    token = tls_token(make_token()) if sys.argv[3:] == ["tls"] else make_token()
     write_private(folder / "token", token)
     job = RelayedJob(folder, token)
     try:

@@ -6,6 +6,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,11 @@ def test_a_file_that_others_can_get_at_is_refused(tmp_path: Path, mode: int) -> 
     path.chmod(mode)
     with pytest.raises(ConfigError, match="chmod 600"):
         secret.read_private(path)
+
+
+@pytest.mark.skipif(find_spec("cryptography") is None, reason="--tls needs the extra tls")
+def test_the_token_says_whether_its_job_speaks_tls() -> None:
+    token = secret.make_token()
+    assert not secret.speaks_tls(token)
+    assert secret.speaks_tls(secret.tls_token(token))
+    assert secret.tls_token(secret.tls_token(token)) == secret.tls_token(token)
