@@ -7,6 +7,9 @@ The timeout adapts to what is seen: a node that was quiet for g seconds within t
 machine) is given up only after 1.5 g, at most three timeouts. On a quiet machine g is the time between two heartbeats, and the
 timeout is what was asked for; so it may be set down to a second or less, with three heartbeats in it.
 
+Nodes that are expected back, from a supervisor or a relay that was lost, are waited for as long as others are still coming back:
+thousands of them take as long as they take.
+
 The silence of a node that speaks through a relay proves nothing while the relay itself is silent. A relay is given up after the
 timeout; then those behind it have to come back by themselves.
 """
@@ -20,6 +23,7 @@ _AFTER_S = 0.001  # the moment in which a node's time is over is looked at just 
 _MARGIN = 1.5  # on top of the longest pause that was seen to end by itself
 _TIMEOUTS_MAX = 3.0  # a node whose pauses grow and grow is lost in the end
 _MEMORY_S = 60.0
+_RETURN_TIMEOUTS = 10.0  # a node that is expected back is waited for so long at most, whoever else still comes
 _STALE = 0.5  # of the timeout: a relay that is silent for longer explains the silence of those behind it, until it is given up
 
 
@@ -50,6 +54,8 @@ class HeartbeatMonitor:
         self._nodes: dict[str, _Pauses] = {}  # in attended time
         self._through: dict[str, str] = {}  # node -> its relay
         self._relays: dict[str, float] = {}  # when each was heard, in attended time
+        self._expected: dict[str, float] = {}  # who is not back yet -> since when
+        self._back_s = -math.inf  # when the last one came back
         self._due_s = now_s + self.interval_s
         self._over_s = math.inf  # when the next node's time is over, if that is before the next check
         self._now_s = now_s
@@ -57,6 +63,8 @@ class HeartbeatMonitor:
     def heard(self, node_id: str, *, now_s: float, ago_s: float = 0.0) -> None:
         """Any message of the node counts, not only heartbeats. `ago_s`: since its relay has heard it."""
         at_s, known = self.attended_s(now_s) - ago_s, self._nodes.get(node_id)
+        if self._expected.pop(node_id, None) is not None:
+            self._back_s = at_s
         if known is None:
             self._nodes[node_id] = _Pauses(at_s)
         elif not ago_s or at_s > known.heard_s:
@@ -64,12 +72,14 @@ class HeartbeatMonitor:
 
     def expect(self, node_id: str, *, now_s: float, within_s: float) -> None:
         """A node that is known to a new supervisor has this long to come back before its silence counts."""
-        self._nodes[node_id] = _Pauses(self.attended_s(now_s) + within_s)
+        self._expected[node_id] = self.attended_s(now_s)
+        self._nodes[node_id] = _Pauses(self._expected[node_id] + within_s)
 
     def forget(self, node_id: str) -> None:
         """The node is gone, or known to be stopping."""
         self._nodes.pop(node_id, None)
         self._through.pop(node_id, None)
+        self._expected.pop(node_id, None)
 
     def speaks_through(self, node_id: str, relay: str) -> None:
         """ "": on its own stream."""
@@ -102,12 +112,23 @@ class HeartbeatMonitor:
         ages = [(node_id, attended_s - node.heard_s) for node_id, node in self._nodes.items() if node.heard_s < quiet_s]
         left = [(self.limit_s(node_id, now_s=now_s) - age_s, node_id, age_s) for node_id, age_s in ages]
         stale = {relay for relay, heard_s in self._relays.items() if attended_s - heard_s > _STALE * self.timeout_s}
-        silent = [(node_id, age_s) for left_s, node_id, age_s in left if left_s < 0 and self._through.get(node_id) not in stale]
+        silent = [
+            (node_id, age_s)
+            for left_s, node_id, age_s in left
+            if left_s < 0 and self._through.get(node_id) not in stale and not self._may_come(node_id, attended_s)
+        ]
         for node_id, _ in silent:
-            del self._nodes[node_id]
+            self.forget(node_id)
         soon_s = min((left_s for left_s, *_ in left if left_s >= 0), default=math.inf)
         self._over_s = now_s + soon_s + _AFTER_S if soon_s < self.interval_s else math.inf
         return silent
+
+    def _may_come(self, node_id: str, attended_s: float) -> bool:
+        """Returns whether the node is expected back, and others still come."""
+        since_s = self._expected.get(node_id)
+        if since_s is None or attended_s - since_s > _RETURN_TIMEOUTS * self.timeout_s:
+            return False
+        return attended_s - self._back_s < self.timeout_s
 
     def attended_s(self, now_s: float) -> float:
         """Returns the clock that stands still while the supervisor is away: time itself less its own lag."""

@@ -154,3 +154,19 @@ def test_what_a_relay_says_late_does_not_make_a_node_older() -> None:
         silence.relay_heard("r", now_s=now_s)
     assert _check(silence, 5.05) == ["a"]
     assert _check(silence, 5.25) == ["b"]
+
+
+def test_who_is_expected_back_is_waited_for_while_others_still_come() -> None:
+    silence = HeartbeatMonitor(timeout_s=3.0, now_s=0.0)
+    for node in range(9):
+        silence.expect(str(node), now_s=0.0, within_s=2.0)
+    lost = []
+    for node in range(8):  # one every two seconds: the supervisor has no more time for them
+        lost += _check(silence, 2.0 * node + 1.0)
+        for back in range(node + 1):
+            silence.heard(str(back), now_s=2.0 * node + 1.0)
+    assert lost == []
+    assert _check(silence, 17.5) == []
+    for back in range(8):
+        silence.heard(str(back), now_s=17.5)
+    assert _check(silence, 18.3) == ["8"], "a timeout after the last one that came back"
