@@ -26,6 +26,11 @@ class OnExhausted(StrEnum):
     ABORT = "abort"  # no spare left: end the job, exit 1
 
 
+class OnLoss(StrEnum):
+    SWAP = "swap"  # only what was lost gets a new process; the others keep theirs
+    RESTART = "restart"  # all ranks get new processes, and their states from the hosts' memory
+
+
 class Readiness(StrEnum):
     COLD = "cold"  # a spare has imported torch, no more
     WARM = "warm"  # it has run the script up to join(), once for each rank of a node
@@ -115,8 +120,10 @@ class JobConfig:
     hang_timeout_s: float | None = None  # no rank's step advances for so long; None: learned from the steps, at least 30 s
     failure_rules: str = ""  # TOML: rules that come before the shipped ones (supervisor/failures/failure_rules.toml)
     on_exhausted: OnExhausted = OnExhausted.WAIT
+    on_loss: OnLoss = OnLoss.SWAP
     spare_readiness: Readiness = Readiness.WARM
     hot_standins: int = 0  # on each member, of its own ranks: for a lost process; they take a rank's memory each
+    swap_stragglers: bool = False  # a node with a persistent straggler is drained
     max_restarts: int = 0  # scripts without hooks: restarts of all workers
     max_recoveries_without_progress: int = 5
     broken_collective_grace_s: float = 0.5  # a broken collective with nobody dead: wait this long for a root cause, then re-form
@@ -178,6 +185,7 @@ def from_json(text: str) -> JobConfig:
         fields[name] = tuple(fields[name])
     fields["entry"] = Entry(fields["entry"])
     fields["on_exhausted"] = OnExhausted(fields["on_exhausted"])
+    fields["on_loss"] = OnLoss(fields["on_loss"])
     fields["spare_readiness"] = Readiness(fields["spare_readiness"])
     fields["h2h"] = Transport(fields["h2h"])
     fields["injections"] = tuple(Injection(**injection) for injection in fields["injections"])

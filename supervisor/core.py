@@ -47,6 +47,7 @@ from deadpool.supervisor.model.events import (
     NodeLost,
     StepsStalled,
     StopRequested,
+    StragglerJudged,
     SupervisorStarted,
 )
 from deadpool.supervisor.model.membership import Rank
@@ -63,6 +64,7 @@ from deadpool.supervisor.recovery.orders import warm_up
 from deadpool.supervisor.recovery.planning import plan_if_ready
 from deadpool.supervisor.recovery.ready_spares import readiness_read, settle
 from deadpool.supervisor.recovery.running import finished
+from deadpool.supervisor.recovery.stragglers import straggler_judged
 
 _STAGE_OF_MESSAGE: dict[type[object], Stage] = {
     messages.RankReformed: Stage.REFORM,
@@ -92,6 +94,8 @@ class Job:
                 node_lost(state, event.node_id, event.reason, now_s)
             case StepsStalled():
                 steps_stalled(state, event, now_s)
+            case StragglerJudged():
+                straggler_judged(state, event, now_s)
             case StopRequested():
                 if state.phase is not Phase.END:
                     state.end(event.exit_code, event.reason, now_s=now_s)

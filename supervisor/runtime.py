@@ -25,6 +25,7 @@ from deadpool.supervisor.failures.hang import StepWatch
 from deadpool.supervisor.failures.hang_inquiry import stepping_generation
 from deadpool.supervisor.failures.heartbeats import HeartbeatMonitor
 from deadpool.supervisor.failures.node_claims import Claim, Claims
+from deadpool.supervisor.failures.stragglers import StragglerWatch
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import BATCH_MAX, Journal, LineFile, SupersededError
 from deadpool.supervisor.journal.replay import ReplayedJob
@@ -38,6 +39,7 @@ from deadpool.supervisor.model.events import (
     NodeLost,
     StepsStalled,
     StopRequested,
+    StragglerJudged,
     SupervisorStarted,
 )
 from deadpool.supervisor.model.phase import Phase
@@ -74,6 +76,7 @@ class Runtime:
         self._journal = Journal(self.job, journal, is_over=is_over)
         self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=clock())
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)  # in attended time
+        self._stragglers = StragglerWatch()
         self._events: deque[Event] = deque()
         self._alarm = asyncio.Event()  # something has come, or a deadline
         self._timer: asyncio.TimerHandle | None = None
@@ -318,6 +321,7 @@ class Runtime:
             if isinstance(event.message, Heartbeat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s, wall_s=time.time())
                 self._steps.heard(event.message, now_s=self._silence.attended_s(now_s))
+                self._stragglers.heard(event.message, now_s=now_s)
             elif isinstance(event.message, CallReport):
                 for asked in self._asked:
                     asked.heard(event.node_id, event.message)
@@ -351,6 +355,15 @@ class Runtime:
             self._handle(
                 StepsStalled(event_id=next(self._ids), generation=state.generation, stalled_s=stall.seconds, sure=stall.sure)
             )
+        if state.phase is Phase.RUN and self._stragglers.due(now_s=now_s):
+            nodes = {rank.rank: rank.node_id for rank in state.roster.ranks}
+            for each in self._stragglers.check(nodes, generation=state.generation, now_s=now_s):
+                self._handle(
+                    StragglerJudged(
+                        event_id=next(self._ids), generation=state.generation, rank=each.rank, node=each.node_id,
+                        own_s=each.own_s, median_s=each.median_s, over=each.over,
+                    )
+                )  # fmt: skip
         while commands := self._journal.tick(now_s=now_s):
             self._carry_out(commands)
 

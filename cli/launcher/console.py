@@ -54,6 +54,12 @@ def describe(event: dict[str, Any]) -> str:
             return f"spare {of('node')} is not ready: {counted(of('standins'), 'stand-in')} waiting there"
         case "spare_ready" if event.get("again"):
             return f"spare {of('node')} is ready again"
+        case "straggler":
+            after = f": {event['swap']}" if event.get("swap") else ""
+            return (
+                f"rank {of('rank')} on {of('node')} is slow: its own part of a step takes {of('own_s')} s, "
+                f"the median is {of('median_s')} s{after}"
+            )
         case "gets_hot":
             return f"{of('node')} builds {numbered(event.get('ranks', ()))} beside those that train"
         case "not_hot":

@@ -12,7 +12,7 @@ import click
 from deadpool.cli.options import torchrun
 from deadpool.cli.options.setting import Setting
 from deadpool.cli.options.types import ANY_PLACE, RulesFile, host_names, is_place, path_text, place, seconds, whole_number
-from deadpool.proto.config import OnExhausted, Readiness, Transport
+from deadpool.proto.config import OnExhausted, OnLoss, Readiness, Transport
 
 _SECONDS: dict[str, Any] = {"type": seconds(), "metavar": "SECONDS", "unit": "s"}
 _NUMBER: dict[str, Any] = {"type": whole_number(), "metavar": "N"}
@@ -59,6 +59,10 @@ FAILURES_AND_TIMEOUTS = (
                  "node needs a persistent checkpoint."),
     Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
             help="A node died and no spare is left: wait for one, or end the job."),
+    Setting(field="on_loss", name="on-loss", type=click.Choice([each.value for each in OnLoss]),
+            help="What a lost process or node costs the others. swap: the step under way. restart: their processes as "
+                 "well; all begin again with the states from the hosts' memory, as systems with in-memory checkpoints do: for "
+                 "comparison, or for a library that does not survive what others survive."),
     Setting(field="spare_readiness", name="spare-readiness", type=click.Choice([each.value for each in Readiness]),
             help="How far a spare is before it is needed. cold: it has imported torch. warm: it has run the script up to join(). "
                  "hot: it has also built and rehearsed the ranks of the node that is likeliest to fail, which then waits for no "
@@ -67,6 +71,9 @@ FAILURES_AND_TIMEOUTS = (
             help="On each node that trains, so many of its own ranks are built and rehearsed a second time, for a process that "
                  "is lost: it then waits for no construction. Each takes a rank's memory, of the same GPU too: see "
                  "docs/spares.md."),
+    Setting(field="swap_stragglers", name="swap-stragglers", **_FLAG,
+            help="A rank whose own part of a step, without what it waits for others, takes longer than everybody else's, again "
+                 "and again: drain its node, so that a spare takes its ranks. Without it such a rank is only named."),
     Setting(field="verify_every", name="verify-every", **_STEPS,
             help="Every N steps, compare replicated state across its holders; a rank whose bytes differ is replaced and all go "
                  "back to the last state that was the same. 0: never. Smaller finds silent corruption sooner and costs more."),

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RankStatus(_message.Message):
-    __slots__ = ("rank", "pid", "step", "commit_step", "exposed_stall_s", "step_s", "wait_s", "rss_bytes")
+    __slots__ = ("rank", "pid", "step", "commit_step", "exposed_stall_s", "step_s", "wait_s", "rss_bytes", "slow_times")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class RankStatus(_message.Message):
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SLOW_TIMES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     step: int
@@ -25,7 +26,8 @@ class RankStatus(_message.Message):
     step_s: float
     wait_s: float
     rss_bytes: int
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., step_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
+    slow_times: float
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., step_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., slow_times: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks", "gpu_busy_share", "gpu_memory_share", "sent_bytes_per_s", "received_bytes_per_s", "replicated_bytes_per_s", "metrics_port", "hot_bytes", "hot_device_bytes")

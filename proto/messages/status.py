@@ -12,6 +12,7 @@ from deadpool.proto.messages import NO_STEP, RankCalls
 class RankStatus:
     """`step`: in progress, of all ranks at one moment, about a heartbeat ago. `step_s`: of its last steps, in the mean; 0 before
     any. `wait_s`: of that, with a collective under way, which is when it waits for others; -1 where that is not known.
+    `slow_times`: of a straggler, how many times the median of all ranks its own part of a step is; else 0.
     """
 
     rank: int
@@ -22,6 +23,7 @@ class RankStatus:
     step_s: float = 0.0
     wait_s: float = -1.0
     rss_bytes: int = 0
+    slow_times: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

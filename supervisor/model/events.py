@@ -39,6 +39,22 @@ class StepsStalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerJudged:
+    """The rank, on that node, takes longer than the others for its own part of a step; or (`over`) does so no more.
+
+    Seconds are of a step, without what it waits for others: its own, and the median of all ranks.
+    """
+
+    event_id: int
+    generation: int
+    rank: int
+    node: str
+    own_s: float
+    median_s: float
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """A person or a signal wants the job to end. `exit_code`: 143 for SIGTERM and `deadpool stop`, 130 for Ctrl-C."""
 
@@ -87,6 +103,7 @@ Event = (
     FromAgent
     | NodeLost
     | StepsStalled
+    | StragglerJudged
     | StopRequested
     | InjectRequested
     | DrainRequested

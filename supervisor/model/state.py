@@ -107,7 +107,8 @@ class FailureState:
 
     `unwell`: nodes with ranks whose readings would keep a spare from getting any (known where spares are kept hot).
     `exits_expected`: until when each rank is waited for that is about to exit; no broken collective is acted on before.
-    `inquiry`: the steps do not advance. `leavers`: in this generation, by rank.
+    `inquiry`: the steps do not advance. `leavers`: in this generation, by rank. `stragglers`: in this generation, by rank: how
+    many times the median its own time of a step is.
     """
 
     earlier: list[EarlierFailure] = field(default_factory=list)
@@ -118,6 +119,7 @@ class FailureState:
     exits_expected: dict[int, float] = field(default_factory=dict)
     inquiry: Inquiry | None = None
     leavers: dict[int, Leaver] = field(default_factory=dict)
+    stragglers: dict[int, float] = field(default_factory=dict)
 
     def exit_expected_until_s(self) -> float:
         """Returns when all that is expected to exit is not waited for any more."""
@@ -266,7 +268,7 @@ class JobState:
         """Returns the number of the generation that begins; what was suspected in the one before is settled with it."""
         self.generation += 1
         self.failures.broken_collective, self.failures.exits_expected = None, {}
-        self.failures.leavers = {}
+        self.failures.leavers, self.failures.stragglers = {}, {}
         self.progress.finished_step = self.progress.released_step = NO_STEP
         return self.generation
 

@@ -56,6 +56,7 @@ class Story:
     commit_step: int = NO_STEP  # the newest commit that anyone knew of
     resume_step: int = NO_STEP
     lost_steps: int = 0  # that were committed
+    replaced: set[int] = field(default_factory=set)  # ranks that had not failed, and got another process all the same
     stepped: bool = False  # some rank has made a step since it went back
     assumed_step: int = NO_STEP  # kept as if it were committed; nobody has reported that it is
 

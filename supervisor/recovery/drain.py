@@ -20,7 +20,7 @@ from deadpool.supervisor.recovery.planning import plan_if_ready
 def drain_requested(state: JobState, request: DrainRequested, now_s: float) -> None:
     node, error = _find(state, request.node)
     if node is not None:
-        error = _undo(state, node, now_s) if request.undo else _drain(state, node, request.reason, now_s)
+        error = _undo(state, node, now_s) if request.undo else drain(state, node, request.reason, now_s)
     state.outbox.append(Answer(cause=state.cause, event_id=request.event_id, error=error))
 
 
@@ -36,7 +36,7 @@ def _find(state: JobState, name: str) -> tuple[Node | None, str]:
     return None, f"there is no live node {name!r}: live ones are {', '.join(node.node_id for node in live) or 'none'}"
 
 
-def _drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
+def drain(state: JobState, node: Node, reason: str, now_s: float) -> str:
     """Returns why the node cannot be drained, and then nothing has changed; "" when it is on its way."""
     if node.role is NodeRole.DRAINED or node.node_id in state.recovery.swaps:
         return ""

@@ -41,6 +41,8 @@ def replace_outside(state: JobState, ranks: set[int], reason: str, *, now_s: flo
     """These ranks' processes did not fail, but their scripts cannot go back to the step from where they are: fresh ones can."""
     assert state.recovery.attempt is not None
     state.recovery.attempt.outside |= ranks
+    if state.recovery.story is not None:
+        state.recovery.story.replaced |= ranks
     if ranks:
         kill(state, ranks, reason, now_s=now_s)
 

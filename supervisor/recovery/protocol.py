@@ -3,6 +3,7 @@
 Free functions over JobState; core.py calls them when something happened. Each ends by looking whether the next stage can begin.
 """
 
+from deadpool.proto.config import OnLoss
 from deadpool.proto.messages import Quiesce, RankPrepared, StoreOpened, VaultReport
 from deadpool.supervisor.model.failure import Failure, FailureClass
 from deadpool.supervisor.model.membership import NodeRole
@@ -95,12 +96,19 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
         state.note("waiting_for_node", seats=tuple(roster.vacancies()), ranks=roster.without_node())
     else:
         open_store(state, attempt)
-    if released:
-        present = {rank.rank for rank in roster.ranks if rank.present}
-        replace_outside(state, present, "they have left their step loops", now_s=now_s)
+    if released or _restarts_all(state):
+        present = {rank.rank for rank in roster.ranks if rank.present and (released or not rank.joining)}
+        why = "they have left their step loops" if released else "all restart with the one that was lost"
+        replace_outside(state, present - attempt.killing, why, now_s=now_s)
     for node_id in roster.short_of_processes():
         assign(state, node_id, now_s=now_s)
     send_injections(state)
+
+
+def _restarts_all(state: JobState) -> bool:
+    """Returns whether those that were not lost lose their processes as well. In a planned swap nothing was lost."""
+    story = state.recovery.story
+    return state.config.on_loss is OnLoss.RESTART and story is not None and story.classes != {FailureClass.PLANNED}
 
 
 def store_opened(state: JobState, opened: StoreOpened, *, now_s: float) -> None:
@@ -191,8 +199,12 @@ def _survivors_kept(state: JobState) -> bool:
     """Returns whether every rank that did not fail is played by the process of before."""
     story, now = state.recovery.story, state.roster.ranks
     assert story is not None
-    return all(
-        now[rank].since < story.began_generation and pid in (0, now[rank].pid)
-        for rank, pid in story.pids.items()
-        if rank not in story.ranks
-    ) and all(rank in story.pids or rank in story.ranks for rank in range(len(now)))
+    return (
+        not story.replaced
+        and all(
+            now[rank].since < story.began_generation and pid in (0, now[rank].pid)
+            for rank, pid in story.pids.items()
+            if rank not in story.ranks
+        )
+        and all(rank in story.pids or rank in story.ranks for rank in range(len(now)))
+    )

@@ -120,6 +120,15 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         "failure": _event(
             "What is recovered from; with it a recovery begins or goes on.", cause=T, failure_class=T, node=T, ranks=R
         ),
+        "straggler": _event(
+            "A rank's own part of a step takes longer than the others', again and again.",
+            {"swap": T},
+            rank=W,
+            node=T,
+            own_s=N,
+            median_s=N,
+        ),
+        "straggler_over": _event("It does not any more.", rank=W, node=T),
         "no_progress": _event("No rank has come to a next step for so long: an inquiry begins.", stalled_s=N),
         "progress_again": _event("The inquiry is over: these ranks have moved.", ranks=R),
         "no_hang": _event("The inquiry has found nobody who is waited for.", reason=T),

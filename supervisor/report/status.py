@@ -80,7 +80,8 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment
         heartbeat = Heartbeat(generation=heartbeat.generation)
     progress = {each.rank: each for each in heartbeat.ranks}
     ranks = [
-        _rank_status(rank.rank, rank.pid, progress.get(rank.rank), pulse, moment_s) for rank in state.roster.of_node(node.node_id)
+        _rank_status(rank.rank, rank.pid, progress.get(rank.rank), pulse, moment_s, state.failures.stragglers.get(rank.rank, 0.0))
+        for rank in state.roster.of_node(node.node_id)
     ]
     rates = pulse.nodes.get(node.node_id, NodePulse()) if node.live else NodePulse()
     readings = {each.name: each.value for each in heartbeat.readings}
@@ -97,7 +98,7 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment
         shm_free_bytes=heartbeat.shm_free_bytes,
         standins_ready=heartbeat.standins_ready,
         ranks=tuple(ranks),
-        troubles=tuple(node.troubles.values()),
+        troubles=(*node.troubles.values(), *_slow(state, node)),
         clock_ahead_s=pulse.clocks_ahead_s.get(node.node_id, 0.0),
         hot_ranks=tuple(sorted(hot.rehearsed)) if hot is not None else (),
         gpu_busy_share=readings.get("gpu_busy_share", -1.0),
@@ -111,7 +112,15 @@ def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment
     )
 
 
-def _rank_status(rank: int, pid: int, progress: RankProgress | None, pulse: Pulse, moment_s: float) -> RankStatus:
+def _slow(state: JobState, node: Node) -> list[str]:
+    """Returns what is to be said of this node's stragglers."""
+    times = {rank.rank: state.failures.stragglers.get(rank.rank) for rank in state.roster.of_node(node.node_id)}
+    return [f"rank {rank} is slow: {each:.1f} times the others" for rank, each in times.items() if each is not None]
+
+
+def _rank_status(
+    rank: int, pid: int, progress: RankProgress | None, pulse: Pulse, moment_s: float, slow_times: float
+) -> RankStatus:
     """Returns the rank's line; `progress` counts only if it is of the process that plays the rank now."""
     if progress is None or progress.pid != pid:
         return RankStatus(rank=rank, pid=pid, step=NO_STEP, commit_step=NO_STEP, exposed_stall_s=0.0)
@@ -126,4 +135,5 @@ def _rank_status(rank: int, pid: int, progress: RankProgress | None, pulse: Puls
         step_s=step_s,
         wait_s=wait_s,
         rss_bytes=progress.rss_bytes,
+        slow_times=slow_times,
     )

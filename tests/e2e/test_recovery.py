@@ -108,6 +108,17 @@ def test_a_frozen_node_is_replaced_and_comes_back_as_a_spare(launcher: Launcher,
     print(f"frozen node replaced in {first['total_s']:.2f} s: {first['phases_s']}")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["kill-node:1@8", "kill-rank:2@8"])
+def test_where_all_restart_they_go_on_from_the_hosts_memory(launcher: Launcher, reference: Training, kind: str) -> None:
+    broken = finished(start(launcher, "zero", "--on-loss", "restart", "--inject", kind))
+    broken.assert_same_as(reference)
+    (recovery,) = broken.summary["recoveries"]
+    assert not recovery["survivors_kept_processes"]
+    assert recovery["steps_reexecuted"] <= 2
+    assert broken.summary["committed_steps_lost"] == 0
+
+
 def lines(job: Job) -> list[str]:
     path = job.folder / "losses"
     return path.read_text().splitlines() if path.exists() else []

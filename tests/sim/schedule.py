@@ -10,7 +10,7 @@ from sim.truth import Loop, Truth
 from sim.world import World
 from supervising import too_often
 
-from deadpool.proto.config import JobConfig, OnExhausted, Readiness
+from deadpool.proto.config import JobConfig, OnExhausted, OnLoss, Readiness
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.phase import Phase
@@ -55,6 +55,7 @@ class Run:
             checkpoint_every=shape.choice([0, 0, 2]),
             checkpoint_dir="shared",
             spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
+            on_loss=random.Random(f"loss {seed}").choice([OnLoss.SWAP] * 7 + [OnLoss.RESTART]),
             hot_standins=random.Random(f"hot {seed}").choice([0, 0, 1, 2]),
             relay_above=random.Random(f"relays {seed}").choice([0, 1, 2, 1000, 1000]),
         )

@@ -17,6 +17,7 @@ from deadpool.supervisor.model.events import (
     NodeLost,
     StepsStalled,
     StopRequested,
+    StragglerJudged,
 )
 from deadpool.supervisor.model.membership import Rank
 from deadpool.supervisor.model.phase import Phase
@@ -61,6 +62,14 @@ class Scene:
     def stall(self, stalled_s: float, *, sure: bool = False, generation: int | None = None) -> None:
         generation = self.state.generation if generation is None else generation
         self._do(StepsStalled(event_id=self._next_id(), generation=generation, stalled_s=stalled_s, sure=sure))
+
+    def straggles(self, rank: int, *, over: bool = False, generation: int = 1) -> None:
+        """The rank's own part of a step takes three times the median; or (`over`) does so no more."""
+        node = f"node{self.home(rank)}"
+        judged = StragglerJudged(
+            event_id=self._next_id(), generation=generation, rank=rank, node=node, own_s=0.3, median_s=0.1, over=over
+        )
+        self._do(judged)
 
     def stop(self, exit_code: int = 143) -> None:
         self._do(StopRequested(event_id=self._next_id(), reason="SIGTERM received", exit_code=exit_code))

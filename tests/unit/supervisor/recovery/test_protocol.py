@@ -4,6 +4,7 @@ import pytest
 from supervising import Scene, snapshot, too_often
 
 from deadpool.proto import messages
+from deadpool.proto.config import OnLoss
 from deadpool.proto.messages import NO_STEP, SourceKind
 from deadpool.supervisor.model.phase import Phase
 
@@ -437,3 +438,22 @@ def test_a_plan_counts_for_whoever_is_lost_after_it() -> None:
     for node in (0, 2):
         scene.report(node, *scene.vault(node, 5))
     assert scene.took(messages.Reform)[-1][1].yielded == 6
+
+
+def test_where_all_restart_the_others_lose_their_processes_as_well_and_restore_from_their_vaults() -> None:
+    scene = Scene(on_loss=OnLoss.RESTART)
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.lose(1)
+    assert {rank for _, order in scene.took(messages.KillRanks) for rank in order.ranks} == {0, 1}
+    for rank in (0, 1):
+        scene.killed(rank, generation=scene.state.generation)
+    assigned = {placement.rank: node for node, order in scene.took(messages.Assign) for placement in order.placements}
+    assert assigned == {0: 0, 1: 0, 2: 2, 3: 2}
+    scene.recover(step=4, survivors=[], joiners=[0, 1, 2, 3])
+    kinds = {source.rank: source.kind for _, order in scene.took(messages.Reform) for source in order.sources}
+    assert kinds == {0: SourceKind.VAULT, 1: SourceKind.VAULT, 2: SourceKind.REPLICA, 3: SourceKind.REPLICA}
+    scene.bring_up(4)
+    (record,) = scene.state.recovery.records
+    assert not record.survivors_kept_processes
+    assert (record.ranks, record.resume_step, record.committed_steps_lost) == ((0, 1, 2, 3), 4, 0)
