@@ -35,7 +35,7 @@ from benchmarks.launched import Launched
 from benchmarks.systems import SCRIPT
 from deadpool.cli import client
 from deadpool.host.errors import DeadpoolError
-from deadpool.host.ports import free_port
+from deadpool.host.ports import why_taken
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus
 
@@ -57,6 +57,7 @@ APART_STEPS = 3  # commits between two failures that each take copies of the sta
 LIMIT_S = 240.0  # for one failure to happen and pass, before something is wrong: a rank that stops in a recovery takes a minute
 START_LIMIT_S = 300.0  # a busy machine imports torch slowly
 POLL_S = 0.05
+METRICS_PORTS = range(20_000, 30_000)
 
 TAKES_COPIES = {"kill-node": 3, "kill-agent": 2, "freeze-node": 2, "kill-spare": 1, "corrupt-snapshot": 2, "corrupt-replica": 2}
 TAKES_NONE = {
@@ -236,7 +237,12 @@ def options(folder: Path) -> list[str]:
     rules = folder / "rules.toml"
     rules.write_text(RULES)
     patient = ["--hang-timeout", str(HANG_TIMEOUT_S), "--max-recoveries-without-progress", "50"]
-    return [*patient, "--failure-rules", str(rules), "--metrics-port", str(free_port("127.0.0.1"))]
+    return [*patient, "--failure-rules", str(rules), "--metrics-port", str(_metrics_port())]
+
+
+def _metrics_port() -> int:
+    """Returns a free port that the kernel gives to nobody while the supervisor is away."""
+    return next(port for port in random.sample(METRICS_PORTS, len(METRICS_PORTS)) if not why_taken("127.0.0.1", port))
 
 
 def training(seed: int, given: Sequence[str]) -> list[str]:

@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 
 from deadpool.host.addresses import join_host_port
@@ -107,15 +107,16 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
         asyncio.get_running_loop().add_signal_handler(CHECKPOINT_SIGNAL, runtime.write_checkpoint)
     host, port = arguments.host, arguments.port
     _check_free("--port", host, port)
-    _check_free("--metrics-port", host, config.metrics_port or 0)
     try:
         server, bound = await serve(runtime, token=token, host=host, port=port)
     except RuntimeError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there, choose another ({error})") from error
     endpoint = {"job_id": config.job_id, "endpoint": join_host_port(host, bound), "pid": os.getpid()}
     async with AsyncExitStack() as stack:
-        endpoint["dashboard"] = await stack.enter_async_context(_page(runtime, token, arguments.dashboard))
-        stack.enter_context(_metrics(runtime, host, config.metrics_port))
+        with _needed_at_the_start(term):
+            endpoint["dashboard"] = await stack.enter_async_context(_page(runtime, token, arguments.dashboard))
+        with _needed_at_the_start(term):
+            stack.enter_context(_metrics(runtime, host, config.metrics_port))
         write_private(arguments.job_dir / "endpoint.json", json.dumps(endpoint))
         write_endpoint(folder, term, endpoint)
         exit_code = await runtime.run()
@@ -135,6 +136,17 @@ def _check_free(option: str, host: str, port: int) -> None:
     """Raises ConfigError when that port is taken: gRPC would say it in a log of its own, at length."""
     if reason := why_taken(host, port):
         raise ConfigError(f"{option} {port}: cannot listen at {join_host_port(host, port)}, choose another ({reason})")
+
+
+@contextmanager
+def _needed_at_the_start(term: int) -> Iterator[None]:
+    """A supervisor that has taken over is needed more than what it shows: a port that is taken there is said, and ends no job."""
+    try:
+        yield
+    except ConfigError as error:
+        if term == 1:
+            raise
+        tell(f"deadpool-supervisor: {error}; the job goes on without")
 
 
 @asynccontextmanager

@@ -1,13 +1,13 @@
 """A hooked job at the command line: what a person sees and can do while it runs, and a script with a bug."""
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 from launching import Job, Launcher, until
+from ports import port_for_later
 
 pytestmark = pytest.mark.e2e
 
@@ -76,8 +76,7 @@ def _look_back(job: Job, past: dict[str, Any], place: str) -> None:
 
 
 def test_status_inject_events_stop(launcher: Launcher) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        metrics_port = found.getsockname()[1]
+    metrics_port = port_for_later()
     options = ("--nnodes", "2", "--nproc-per-node", "2", "--spares", "1", "--metrics-port", str(metrics_port))
     job = launcher.start(*options, str(EXAMPLE), "--steps", "100000", *SMALL)
     until((job.job_folder / "endpoint.json").exists, 60, "the supervisor listens")

@@ -13,11 +13,11 @@ from urllib.request import urlopen
 import pytest
 from browser import browser, opened_page
 from launching import Launcher, until
+from ports import port_for_later
 from prometheus import program
 from training import ROOT, SMALL
 
 import deadpool
-from deadpool.host.ports import free_port
 
 pytestmark = pytest.mark.e2e
 MONITORING = Path(deadpool.__file__).parent / "deploy" / "monitoring"
@@ -51,7 +51,7 @@ def prometheus(folder: Path, metrics_port: int) -> Iterator[Prometheus]:
         assert slow in config
         config = config.replace(slow, fast)
     (folder / "prometheus.yml").write_text(config)
-    port = free_port("127.0.0.1")
+    port = port_for_later()
     command = [program("prometheus"), "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
     with (folder / "prometheus.log").open("wb") as log:
         listen = f"--web.listen-address=127.0.0.1:{port}"
@@ -65,7 +65,7 @@ def prometheus(folder: Path, metrics_port: int) -> Iterator[Prometheus]:
 
 def test_prometheus_finds_the_job_and_counts_a_recovery(launcher: Launcher, tmp_path: Path) -> None:
     program("prometheus")
-    metrics_port = free_port("127.0.0.1")
+    metrics_port = port_for_later()
     options = ("--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", "--metrics-port", str(metrics_port))
     job = launcher.start(*options, str(ROOT / "examples" / "train_gpt.py"), "--steps", "100000", *SMALL)
     of_job = f'job_id="{job.job_id}"'

@@ -289,6 +289,25 @@ def test_port_that_is_taken_is_a_usage_error(tmp_path: Path) -> None:
     assert not (tmp_path / "endpoint.json").exists()
 
 
+@pytest.mark.parametrize("what", ["metrics", "page"])
+def test_what_nobody_can_be_shown_ends_no_job_but_at_its_start(tmp_path: Path, what: str) -> None:
+    """The supervisor's second term may be on another machine, where somebody else has the port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        page = ["--dashboard", f"127.0.0.1:{port}"] if what == "page" else []
+        supervisor = Supervisor(tmp_path, metrics_port=port if what == "metrics" else None)
+        supervisor.start(*page)
+        assert supervisor.wait() == 2
+        assert f"{port}: cannot listen there, choose another" in supervisor.err
+        assert not (tmp_path / "endpoint.json").exists()
+        supervisor.start(*page)
+        with supervisor.channel() as channel:
+            Agent(channel, supervisor.token, "node0", incarnation=1)
+        assert "the job goes on without" in supervisor.err
+        supervisor.process.terminate()
+        supervisor.wait()
+
+
 def test_folder_without_a_job_is_a_usage_error(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path)
     (tmp_path / "job.json").unlink()
