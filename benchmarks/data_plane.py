@@ -89,7 +89,7 @@ def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str
 def of_training(rank: ProtectedRank, steps: int, compute_s: float) -> dict[str, Any]:
     """Returns what steps that compute for so long have waited for, how many states were committed, and the bytes moved."""
     counters, stalls_s = rank.counters, list[float]()
-    rank.wait_committed()
+    rank.settle()  # what was sent beside the protect thread is not known to it
     first, copied, replicated = rank.step, counters.copied_bytes, counters.replicated_bytes
     for _ in range(steps):
         before_s = counters.exposed_stall_s

@@ -47,7 +47,7 @@ def tensors(size_bytes: int, tensor_bytes: int, frozen_share: float) -> nn.Param
     sizes = [min(tensor_bytes, size_bytes - begin) for begin in range(0, size_bytes, tensor_bytes)]
     parameters, begin = nn.ParameterList(), 0
     for size in sizes:
-        trained = begin >= frozen_share * size_bytes
+        trained = begin + size > frozen_share * size_bytes
         parameters.append(nn.Parameter(torch.rand(size // 4), requires_grad=trained))
         begin += size
     return parameters
