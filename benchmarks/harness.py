@@ -29,6 +29,7 @@ class Ours:
     kind: str
     target: int | None
     readiness: str = "warm"
+    on_loss: str = "swap"
 
 
 OURS = {
@@ -38,6 +39,7 @@ OURS = {
     "deadpool-kill-node-cold": Ours(kind="kill-node", target=VICTIM_NODE, readiness="cold"),
     "deadpool-kill-node-hot-met": Ours(kind="kill-node", target=None, readiness="hot"),
     "deadpool-kill-node-hot-missed": Ours(kind="kill-node", target=VICTIM_NODE, readiness="hot"),
+    "deadpool-kill-node-restart": Ours(kind="kill-node", target=VICTIM_NODE, on_loss="restart"),
 }
 BY_DEFAULT = ("deadpool-kill-node", "deadpool-kill-rank", "deadpool-drain")
 STEADY_STEPS = 20  # before the injection: the median of their times is the step time
@@ -92,7 +94,7 @@ class Harness:
     def run_ours(self, system: str, folder: Path, inject: bool) -> Result:
         runtime = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))  # short: a socket's path has 107 bytes
         watch = LossWatch(folder / "loss.log")
-        parts = systems.deadpool_parts(self.training, folder, runtime, "benchmark", OURS[system].readiness)
+        parts = systems.deadpool_parts(self.training, folder, runtime, "benchmark", OURS[system].readiness, OURS[system].on_loss)
         launched = start(parts, folder)
         step = self.training.injection_step
         try:

@@ -1,4 +1,4 @@
-"""Draws what benchmarks/recovery.py has measured: where the time of a recovery goes. Needs matplotlib (the extra `plot`)."""
+"""Draws what benchmarks/recovery.py and strategies.py have measured. Needs matplotlib (the extra `plot`)."""
 
 from pathlib import Path
 from typing import Any
@@ -29,3 +29,27 @@ def plot_recoveries(report: dict[str, Any], image: Path) -> None:
     axes.margins(x=0.1)
     axes.legend(ncols=4, fontsize=8, loc="upper right", frameon=False)
     figure.savefig(image, metadata={"Date": None} if image.suffix == ".svg" else None)
+
+
+def plot_strategies(report: dict[str, Any], image: Path) -> None:
+    """Writes what a failure costs under each strategy, and steps per hour over the failure rate, measured and simulated."""
+    from matplotlib.figure import Figure
+
+    strategies = report["strategies"]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    bars, lines = figure.subplots(1, 2)
+    bars.set(xlabel="seconds lost by a failure (medians, and the range)")
+    for row, (name, found) in enumerate(strategies.items()):
+        lost = found["time_lost_s"]
+        bars.barh(row, lost["median"], xerr=[[lost["median"] - lost["min"]], [lost["max"] - lost["median"]]], capsize=3)
+        bars.text(lost["max"], row, f"  {lost['median']:.2f} s", va="center", fontsize=9)
+        rates = found["steps_per_hour"]
+        at = [float(rate.split()[0]) for rate in rates]
+        (line,) = lines.plot(at, [each["measured"] for each in rates.values()], marker="o", label=f"{name}, measured")
+        lines.plot(at, [each["simulated"] for each in rates.values()], "--", color=line.get_color(), label=f"{name}, simulated")
+    bars.set_yticks(range(len(strategies)), list(strategies))
+    bars.margins(x=0.2)
+    lines.set(xlabel="failures an hour", ylabel="steps an hour", ylim=(0, None))
+    lines.legend(fontsize=7)
+    lines.grid(alpha=0.3)
+    figure.savefig(image)

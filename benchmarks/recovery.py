@@ -108,7 +108,7 @@ def main() -> int:
     if args.plot:
         plot_recoveries(json.loads(args.plot[0].read_text()), args.plot[1])
         return 0
-    known = [*OURS, "torchrun", *(RIVALS if args.rivals else ())]
+    known = [*(name for name in OURS if OURS[name].on_loss == "swap"), "torchrun", *(RIVALS if args.rivals else ())]
     names = [name for name in known if name in BY_DEFAULT or name not in OURS or args.readiness]
     if unknown := set(args.only or ()) - set(known):
         print(f"unknown system: {', '.join(sorted(unknown))}; known here: {', '.join(known)}", file=sys.stderr)

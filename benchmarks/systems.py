@@ -46,7 +46,9 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def deadpool_parts(training: Training, folder: Path, runtime: Path, job_id: str, readiness: str = "warm") -> list[Part]:
+def deadpool_parts(
+    training: Training, folder: Path, runtime: Path, job_id: str, readiness: str = "warm", on_loss: str = "swap"
+) -> list[Part]:
     """Returns deadpool-launch as a person would start it; the failure is injected while it runs."""
     heartbeats = [
         "--heartbeat-interval", f"{training.heartbeat_interval_s:g}", "--heartbeat-timeout", f"{training.heartbeat_timeout_s:g}",
@@ -55,7 +57,7 @@ def deadpool_parts(training: Training, folder: Path, runtime: Path, job_id: str,
         sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", str(NODES),
         "--nproc-per-node", str(RANKS_PER_NODE), "--spares", "1", "--job-id", job_id, "--log-dir", str(folder / "logs"),
         "--summary-json", str(folder / "summary.json"), *heartbeats,
-        "--spare-readiness", readiness, *training.script, *training.arguments(folder, checkpoints=False),
+        "--spare-readiness", readiness, "--on-loss", on_loss, *training.script, *training.arguments(folder, checkpoints=False),
     ]  # fmt: skip
     return [Part(name="main", command=tuple(command), environment={"XDG_RUNTIME_DIR": str(runtime)})]
 

@@ -239,3 +239,17 @@ def test_the_data_plane_s_figures_are_shares_of_what_was_measured_beside_them() 
     ceilings = {"memcpy": [4.0, 6.0, 5.0], "xxh3": [10.0], "socket_loop": [2.5], "mpi_loop": None}
     found = shares(ceilings | {"snapshot": [4.0], "replicate": [2.0], "commit": [1.6]})
     assert list(found.values()) == [0.8, 0.8, 1.25]
+
+
+def test_what_a_strategy_costs_an_hour_is_what_the_simulator_says_too() -> None:
+    from benchmarks.strategies import SYSTEMS, compared
+
+    def system(total_s: float, again: float) -> dict[str, object]:
+        spread = {"median": total_s, "min": total_s, "max": total_s, "count": 3}
+        return {"total_s": spread, "steps_reexecuted": {"median": again}, "step_s": {"median": 0.1}, "bitwise": 3, "runs": 3}
+
+    found = compared(dict(zip(SYSTEMS.values(), [system(0.5, 1.0), system(6.0, 1.0), system(15.0, 5.0)], strict=True)))
+    hourly = {name: each["steps_per_hour"]["30 failures an hour"] for name, each in found.items()}
+    assert hourly["hot-swap"]["measured"] > hourly["memory-restart"]["measured"] > hourly["checkpoint-restart"]["measured"]
+    for each in hourly.values():
+        assert each["simulated"] == pytest.approx(each["measured"], rel=0.03)
