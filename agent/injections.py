@@ -13,7 +13,8 @@ _PATIENCE_STEPS = 5
 
 
 def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:
-    """Returns whether the injection's moment has come: half a typical step into its step, whose first state is committed.
+    """Returns whether the injection's moment has come: half a typical step into its step, whose first state is committed, or
+    the newest one that was to be before it.
 
     An injection before that commit would undo the step before as well, and how often it does would be chance. Should the step be
     over first, the next one will do; a few steps on the commit is no longer waited for. `heads`: of this node's ranks. Where no
@@ -28,7 +29,7 @@ def is_due(injection: Inject, heads: Mapping[int, Head], now_ns: int) -> bool:
         return False
     if head.step > injection.step + _PATIENCE_STEPS:
         return True
-    return head.commit_step >= head.step and now_ns - head.step_began_ns >= head.typical_step_ns // 2
+    return head.commit_step > head.step - max(1, head.interval) and now_ns - head.step_began_ns >= head.typical_step_ns // 2
 
 
 def concerns(injection: Inject, *, index: int, ranks: Collection[int]) -> bool:

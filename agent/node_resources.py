@@ -129,6 +129,8 @@ class NodeResources:
                     stepped_s=head.stepped_ns / 1e9,
                     waited_s=head.waited_ns / 1e9 if head.waited_ns >= 0 else -1.0,
                     rss_bytes=rss_bytes(ranks[rank].pid),
+                    snapshot_every=head.interval,
+                    snapshot_s=head.busy_ns / 1e9,
                 )
                 for rank, head in heads.items()
             ),

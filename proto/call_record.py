@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECORD_BYTES = 64 << 10
-_HEAD = struct.Struct("<qqqqqqqqqqqqq")  # as in Head
+_HEAD = struct.Struct("<qqqqqqqqqqqqqqq")  # as in Head
 _SCRIPT_ENDED_AT = _HEAD.size  # one byte, which no write of the head touches
 _NUMBERS_AT = 128
 _NUMBER = struct.Struct("<32sd")
@@ -45,6 +45,7 @@ class Head:
     `yielded`: as in RankPrepared; -1 when it is not known. `script_ended`: by itself and without an error; the process exits.
     `until`: the step with which the present loop ends. `stepped_ns`: that completed steps have taken, summed; `waited_ns`: of
     that, with a collective under way, -1 where that is not known. `replicated_bytes`: sent to the holders of its replicas.
+    `interval`: the steps from one protected state to the next, 0 while none is; `busy_ns`: what protecting one takes.
     """
 
     pid: int = 0
@@ -60,6 +61,8 @@ class Head:
     stepped_ns: int = 0
     waited_ns: int = 0
     replicated_bytes: int = 0
+    interval: int = 0
+    busy_ns: int = 0
     script_ended: bool = False
 
 
@@ -91,6 +94,7 @@ class CallRecord:
         _HEAD.pack_into(
             self._map, 0, head.pid, head.generation, head.step, head.step_began_ns, head.steps_done, head.commit_step,
             head.stall_ns, head.typical_step_ns, head.yielded, head.until, head.stepped_ns, head.waited_ns, head.replicated_bytes,
+            head.interval, head.busy_ns,
         )  # fmt: skip
 
     def end_script(self) -> None:
@@ -99,15 +103,16 @@ class CallRecord:
 
     def head(self) -> Head:
         """Returns the newest head; an empty one (no step, no commit) as long as none was written."""
-        (pid, generation, step, began, done, commit, stall, typical, yielded, until, stepped, waited, replicated) = (
-            _HEAD.unpack_from(self._map)
-        )
+        (
+            pid, generation, step, began, done, commit, stall, typical, yielded, until, stepped, waited, replicated, interval,
+            busy,
+        ) = _HEAD.unpack_from(self._map)  # fmt: skip
         if pid == 0:
             return Head()
         return Head(
             pid=pid, generation=generation, step=step, step_began_ns=began, steps_done=done, commit_step=commit,
             stall_ns=stall, typical_step_ns=typical, yielded=yielded, until=until, stepped_ns=stepped, waited_ns=waited,
-            replicated_bytes=replicated,
+            replicated_bytes=replicated, interval=interval, busy_ns=busy,
             script_ended=bool(self._map[_SCRIPT_ENDED_AT]),
         )  # fmt: skip
 

@@ -132,6 +132,7 @@ class JobConfig:
     reform_timeout_s: float = 30.0  # opening all groups again; a rank gives up a little earlier, and says why
     restore_timeout_s: float = 600.0  # moving the states to where they belong; again for the first step
     stop_grace_s: float = 3.0  # SIGTERM to SIGKILL; a stopped job is gone within 5 s even if ranks do not listen
+    snapshot_every: int = 0  # steps from one protected state to the next; 0: auto, as often as costs the training nothing
     verify_every: int = 0  # steps; 0: replicated state is not compared across its holders
     checkpoint_dir: str = ""  # "": no persistent checkpoints; a folder that all nodes see
     checkpoint_every: int = 0  # steps; 0: only at the end of the job, however it ends
@@ -197,6 +198,7 @@ class Keeping:
     """What a rank needs to know of the above; it comes in its environment (DEADPOOL_KEEPING)."""
 
     job_id: str = ""
+    snapshot_every: int = 0
     verify_every: int = 0
     checkpoint_dir: str = ""
     checkpoint_every: int = 0

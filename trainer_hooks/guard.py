@@ -260,7 +260,7 @@ class RankGuard:
         with self._session.changed:
             whole = self._member.had()
         if whole:
-            self._protection.protect()
+            self._protection.protect(needed=self._loops.needs(self.next_step))
             self._drill.completed(self.next_step)
 
     def _leave_if_broken(self) -> None:
@@ -275,7 +275,7 @@ class RankGuard:
         with self._session.changed:
             actions = [] if self._session.closed else self._member.left()
         if actions:
-            self._protection.protect()
+            self._protection.protect(needed=True)
         with self._session.changed:
             self._session.carry_out(actions)
 
@@ -408,5 +408,7 @@ class RankGuard:
                     stepped_ns=self._stepped_ns,
                     waited_ns=self._waited_ns,
                     replicated_bytes=self.counters.replicated_bytes,
+                    interval=self._protection.interval,
+                    busy_ns=int(self._protection.busy_s * 1e9),
                 )
             )

@@ -46,6 +46,12 @@ class Loops:
         self.until, self._ended_at = max(self.start, until), None
         self.number += 1
 
+    def needs(self, step: int) -> bool:
+        """Returns whether S_step must be kept safe however seldom states are: the loop ends with it, or what the script has done
+        since the loop before is in no earlier one.
+        """
+        return step == self.until or (self.number > 1 and step == self.start + 1)
+
     def ended(self, step: int) -> None:
         """The loop is over, with S_step."""
         self._ended_at = step

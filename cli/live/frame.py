@@ -20,6 +20,8 @@ def frame(status: JobStatus, *, width: int, height: int | None, glyphs: Glyphs) 
     """Returns the lines; `height` None: as many as it takes. None is wider than `width`, but for the texts of causes."""
     lines = [_headline(status), *_news(status), _progress(status, width, glyphs), _rates(status, width, glyphs), _spent(status)]
     lines.append(_protection(status))
+    if interval := interval_text(status):
+        lines.append(Text(interval))
     if status.unprotected:
         lines.append(Text(status.unprotected, style="bold red"))
     if status.phase == "end":
@@ -102,6 +104,15 @@ def _spent(status: JobStatus) -> Text:
     charged = f" ({spent.charged(members):.1%} with spares paid)" if more else ""
     lost = f": {', '.join(parts)}" if parts else ""
     return Text(f"goodput {spent.goodput:.1%}{charged} of {spent.wall_s:.0f} s{lost}")
+
+
+def interval_text(status: JobStatus) -> str:
+    """Returns how often a state is committed where that is not after every step, and what it means; "" else."""
+    if status.snapshot_every <= 1:
+        return ""
+    step_s = max((rank.step_s for node in status.nodes for rank in node.ranks), default=0.0)
+    figures = f": copy {status.snapshot_s:.2g} s, step {step_s:.2g} s" if status.snapshot_s > 0 and step_s > 0 else ""
+    return f"commits every {status.snapshot_every} steps{figures}; a failure repeats {status.steps_at_risk} steps at most"
 
 
 def _protection(status: JobStatus) -> Text:

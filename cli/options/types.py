@@ -67,6 +67,11 @@ def place(text: str) -> str:
     return f"{found['host'] or _LOOPBACK}:{found['port']}"
 
 
+def steps_or_auto(text: str | int) -> int:
+    """Returns a number of steps; 0 for auto."""
+    return 0 if str(text).strip().lower() in ("auto", "0") else whole_number(at_least=1)(text)
+
+
 def path_text(text: str) -> str:
     """Returns the path without what means nothing in it, as text; "" for none."""
     return str(PurePath(text)) if text else ""

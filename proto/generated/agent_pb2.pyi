@@ -138,7 +138,7 @@ class Hello(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ..., stream: _Optional[int] = ..., moves: _Optional[bool] = ...) -> None: ...
 
 class RankProgress(_message.Message):
-    __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped", "step_age_s", "stepped_s", "waited_s", "rss_bytes")
+    __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped", "step_age_s", "stepped_s", "waited_s", "rss_bytes", "snapshot_every", "snapshot_s")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,8 @@ class RankProgress(_message.Message):
     STEPPED_S_FIELD_NUMBER: _ClassVar[int]
     WAITED_S_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_S_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     step: int
@@ -161,7 +163,9 @@ class RankProgress(_message.Message):
     stepped_s: float
     waited_s: float
     rss_bytes: int
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., stopped: _Optional[bool] = ..., step_age_s: _Optional[float] = ..., stepped_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
+    snapshot_every: int
+    snapshot_s: float
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., stopped: _Optional[bool] = ..., step_age_s: _Optional[float] = ..., stepped_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., snapshot_every: _Optional[int] = ..., snapshot_s: _Optional[float] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("generation", "ranks", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "readings", "obeyed", "wall_s", "until", "tokens", "reported", "sent_bytes", "received_bytes", "replicated_bytes", "metrics_port", "hot_bytes")

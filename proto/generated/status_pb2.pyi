@@ -158,7 +158,7 @@ class ReportedNumber(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s", "until", "tokens_per_s", "reported", "step_times_s", "waiting_for", "replicas")
+    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s", "until", "tokens_per_s", "reported", "step_times_s", "waiting_for", "replicas", "snapshot_every", "snapshot_s", "steps_at_risk")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,9 @@ class JobStatus(_message.Message):
     STEP_TIMES_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_AT_RISK_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: str
     generation: int
@@ -199,7 +202,10 @@ class JobStatus(_message.Message):
     step_times_s: _containers.RepeatedScalarFieldContainer[float]
     waiting_for: str
     replicas: int
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ..., until: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[ReportedNumber, _Mapping]]] = ..., step_times_s: _Optional[_Iterable[float]] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[int] = ...) -> None: ...
+    snapshot_every: int
+    snapshot_s: float
+    steps_at_risk: int
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ..., until: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[ReportedNumber, _Mapping]]] = ..., step_times_s: _Optional[_Iterable[float]] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[int] = ..., snapshot_every: _Optional[int] = ..., snapshot_s: _Optional[float] = ..., steps_at_risk: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

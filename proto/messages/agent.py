@@ -59,6 +59,8 @@ class RankProgress:
 
     `stopped`: its process is stopped, as in RankCalls. `step_age_s`: since the step in progress began. `stepped_s`: that its
     completed steps have taken, summed; `waited_s`: of that, with a collective under way, -1 where that is not known.
+    `snapshot_every`: the steps from one state that is kept safe to the next, 0 while none is; `snapshot_s`: what keeping one
+    safe takes, 0 while that is not known.
     """
 
     rank: int
@@ -72,6 +74,8 @@ class RankProgress:
     stepped_s: float = 0.0
     waited_s: float = 0.0
     rss_bytes: int = 0
+    snapshot_every: int = 0
+    snapshot_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

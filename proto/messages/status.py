@@ -161,6 +161,9 @@ class JobStatus:
     `until`: the step with which the present loop ends, 0 while that is not known. `tokens_per_s`: of all ranks, 0 where the
     script reports none. `step_times_s`: the mean time of a step between each two of the lowest rank's last heartbeats, the oldest
     first. `waiting_for`: "" unless the job stands still, else for what. `replicas`: of each unique shard, on other nodes.
+
+    `snapshot_every`: the steps from one state that is kept safe to the next, 0 while none is; `snapshot_s`: what keeping one safe
+    takes, on the slowest rank, 0 while that is not known. `steps_at_risk`: that a failure now would repeat at most.
     """
 
     job_id: str
@@ -183,6 +186,9 @@ class JobStatus:
     step_times_s: tuple[float, ...] = ()
     waiting_for: str = ""
     replicas: int = 0
+    snapshot_every: int = 0
+    snapshot_s: float = 0.0
+    steps_at_risk: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

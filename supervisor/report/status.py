@@ -1,5 +1,9 @@
 """What the job looks like from outside: the core's state and the last heartbeats in, JobStatus out."""
 
+import math
+from collections.abc import Iterable
+from typing import Any
+
 from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus, ReportedNumber, SpentTimes
 from deadpool.proto.vault.holdings import ranks_text
@@ -49,7 +53,18 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         step_times_s=tuple(pulse.step_times_s),
         waiting_for=waiting_for(state),
         replicas=state.config.replicas,
+        **_keeping(members, pulse),
     )
+
+
+def _keeping(members: Iterable[str], pulse: Pulse) -> dict[str, Any]:
+    """Returns how often a state is kept safe, what that takes, and how many steps a failure repeats at most."""
+    ranks = [rank for each in members if each in pulse.heartbeats for rank in pulse.heartbeats[each][0].ranks]
+    every = max((each.snapshot_every for each in ranks), default=0)
+    taken_s = max((each.snapshot_s for each in ranks), default=0.0)
+    steps_s = [step_s for step_s, _ in (each.step_s() for each in pulse.ranks.values()) if step_s > 0]
+    under_way = math.ceil(taken_s / max(steps_s)) if steps_s else 0  # steps until a state is committed
+    return {"snapshot_every": every, "snapshot_s": taken_s, "steps_at_risk": every + max(1, under_way) if every else 0}
 
 
 def waiting_for(state: JobState) -> str:

@@ -36,6 +36,16 @@ def test_the_training_is_the_unbroken_one(
     assert all(recovery["steps_reexecuted"] <= 2 for recovery in recoveries)  # 1 unless the strike came before the commit
 
 
+def test_where_every_third_state_is_kept(launcher: Launcher, reference: Training) -> None:
+    """A failure takes all ranks back to the newest of them, and what follows is the unbroken training."""
+    broken = finished(start(launcher, "zero", "--snapshot-every", "3", *KILL_BOTH))
+    broken.assert_same_as(reference)
+    recoveries = broken.summary["recoveries"]
+    assert [recovery["resume_step"] for recovery in recoveries] == [6, 15]
+    assert [recovery["steps_reexecuted"] for recovery in recoveries] == [3, 2]
+    assert broken.summary["committed_steps_lost"] == 0
+
+
 def test_failures_in_the_first_steps(launcher: Launcher, reference: Training) -> None:
     """Before anything is done all start from scratch; a failure that comes a moment later finds a state to go back to."""
     broken = finished(start(launcher, "zero", *IN_FIRST_STEPS))

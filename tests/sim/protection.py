@@ -29,7 +29,7 @@ Slots = list[Sealed | None]  # two; None: empty or torn
 
 
 class SimProtection:
-    """`done_step`: committed, refused or passed over. `copying`: a copy of the live state is under way. `apart`: what this rank
+    """`done_step`: committed or refused. `copying`: a copy of the live state is under way. `apart`: what this rank
     once held together with others travels.
     """
 
@@ -51,7 +51,14 @@ class SimProtection:
         self._announced = NO_STEP  # the state of which this rank has said that it has it safe, or refuses it
         self._verified = NO_STEP  # the newest state that was the same everywhere, in this generation
         self.done_step = NO_STEP
-        self._schedule = Schedule(first_step=step, exchange_from=step, exchanges=0)
+        intervals = self.node.supervisor.intervals
+        self._schedule = Schedule(
+            first_step=step,
+            exchange_from=step,
+            exchanges=0,
+            keep_every=self.node.config.checkpoint_every,
+            interval=intervals[0] if len(intervals) == 1 else 1,
+        )
 
     def end(self) -> None:
         """The generation is broken: nobody waits, and nothing more is begun."""
@@ -70,15 +77,18 @@ class SimProtection:
         held = self.node.slots(SlotKind.SNAPSHOT, self._member().rank)
         return any(each is not None and each.state == live and each.content == content and not each.bad for each in held)
 
-    def protect(self, step: int) -> None:
-        member = self._member()
-        if self._open_step != NO_STEP:
+    def protect(self, step: int, *, needed: bool = False) -> None:
+        """S_step is complete. `needed`: it is to be kept safe whatever the interval."""
+        if not (needed or self._schedule.is_due(step)):
+            self._copied_step = step  # nothing is copied: no fence waits
+        elif self._open_step != NO_STEP:
             self._protect_step = step  # only then may the older slot be written
-            return
-        if not self._schedule.is_tried(step):
-            self._copied_step = step
-            self._done(step)
-            return
+        else:
+            self._begin(step)
+
+    def _begin(self, step: int) -> None:
+        member = self._member()
+        self._schedule.begins(step)
         self._open_step = step
         slots, state = self.node.slots(SlotKind.SNAPSHOT, member.rank), member.live
         assert state is not None
@@ -136,7 +146,7 @@ class SimProtection:
         sealed = next(each for each in self.node.slots(SlotKind.SNAPSHOT, member.rank) if each and each.state.step == step)
         before, value = self._verified, Counter(shown.values()).most_common(1)[0][0]
         wrong = tuple(sorted(rank for rank, content in shown.items() if content != value))
-        discarded = bool(wrong) and before == step - 1
+        discarded = bool(wrong) and before != NO_STEP and before == member.commit_step
         if not wrong:
             self._verified = step
         if discarded and member.rank in wrong:
@@ -193,6 +203,8 @@ class SimProtection:
         said = self.truth.groups(generation).said.setdefault(sealed.state.step, {})
         if store is not None and store.alive:
             said[self._member().rank] = sealed
+            wishes = self.truth.groups(generation).wishes.setdefault(sealed.state.step, [])
+            wishes.append(self.world.random.choice(self.node.supervisor.intervals))
             if len(said) == self.truth.world_size(generation):
                 self._verdict(sealed.state.step, generation, said)
         if sealed.state.step in self.truth.groups(generation).refused:
@@ -211,8 +223,9 @@ class SimProtection:
         for rank, sealed in said.items():
             self.truth.announce(generation, rank, sealed.content)
         self.node.write_checkpoint(generation, contents.pop())
+        interval = max(self.truth.groups(generation).wishes[step])
         for each in self._everyone(generation):
-            self.world.at(self.world.between(0.001, 0.05), each.commit_known, generation, step)
+            self.world.at(self.world.between(0.001, 0.05), each.commit_known, generation, step, interval)
 
     def parted(self, generation: int, step: int, alike: bool) -> None:
         """As Protector._protect_apart: the same state is sealed, sent and announced again."""
@@ -257,7 +270,7 @@ class SimProtection:
             self.truth.ended_unprotected |= member.commit_step < step
             self._rank.act(member.finished(step))
 
-    def commit_known(self, generation: int, step: int) -> None:
+    def commit_known(self, generation: int, step: int, interval: int) -> None:
         member = self._rank.member
         if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
             return
@@ -265,13 +278,13 @@ class SimProtection:
         if self._unprotected:
             self._unprotected = False
             self.node.speak(self._rank, messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason=""))
-        self._schedule.committed(step)
+        self._schedule.committed(step, interval)
         self._done(step)
 
     def _protect_waiting(self) -> None:
         if self._protect_step != NO_STEP and self._member().phase is RankPhase.RUN:
             waiting, self._protect_step = self._protect_step, NO_STEP
-            self.protect(waiting)
+            self._begin(waiting)
 
     def _everyone(self, generation: int) -> "list[SimProtection]":
         """Returns those of all processes that run in that generation."""

@@ -252,7 +252,8 @@ class SimRank:
             self._leave_loop(step)
             return
         self._through_body()
-        self.protection.protect(step + 1)
+        begins = self.loop > 0 and step == self.node.supervisor.loops[self.loop].start
+        self.protection.protect(step + 1, needed=begins or step + 1 == self.until)  # as Loops.needs
         self._step(step + 1)
 
     def _leave_loop(self, step: int) -> None:
@@ -263,7 +264,7 @@ class SimRank:
             return  # a collective has failed: where the generation breaks, in a moment, it goes on with the script's end
         self.act(finished)
         self.content = self.truth.next_content(self.content, member.running)
-        self.protection.protect(step + 1)
+        self.protection.protect(step + 1, needed=True)
         self._later(0.0, 1.0, self._after_loop, member.running)
 
     def _after_loop(self, generation: int) -> None:

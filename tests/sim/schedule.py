@@ -68,6 +68,8 @@ class Run:
         self.supervisor.bodies_communicate = world.chance(0.5)
         self.supervisor.repeatable = random.Random(f"repeatable {seed}").random() < 0.5
         self.supervisor.rehearsals = random.Random(f"rehearsals {seed}").choice([0, 1, 2, 2])
+        self.supervisor.intervals = random.Random(f"intervals {seed}").choice([(1,), (1,), (2,), (3,), (1, 2, 3), (1, 1, 4)])
+        self.truth.interval_max = max(self.supervisor.intervals)
         if world.chance(0.3):
             self.supervisor.leaves_at = self.truth.leaves_at = shape.randint(1, self.until - 2)
         faults = Faults(self.supervisor)

@@ -109,6 +109,7 @@ class SimSupervisor:
         self.bodies_communicate = False  # the script's ranks do in their loop bodies
         self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
         self.repeatable = False  # the script is a function, which can be called again
+        self.intervals: tuple[int, ...] = (1,)  # of states: a fixed one, or what its ranks may wish
         self.rehearsals = 2  # of a process before it goes on from a state that others have stepped to
         self.is_down = False
         self.term = 0

@@ -24,6 +24,7 @@ class Groups:
     start: int | None = None  # content of the checkpoint that its ranks agreed on at a start
     shown: dict[int, dict[int, int]] = field(default_factory=dict)  # step -> rank -> content, for verification
     said: dict[int, dict[int, Any]] = field(default_factory=dict)  # step -> rank -> what it has sealed and acknowledged
+    wishes: dict[int, list[int]] = field(default_factory=dict)  # by step: the intervals that its ranks have wished
     refused: set[int] = field(default_factory=set)  # steps that some rank cannot protect
     unverified: set[int] = field(default_factory=set)  # steps at which the ranks compare nothing
     wrong_from: int | None = None  # the step from which on all of its ranks compute with a flipped bit
@@ -65,6 +66,7 @@ class Truth:
         self.bodies: dict[int, set[int]] = {}  # rank -> the steps whose loop body it has been through
         self.lost_bodies: set[tuple[int, int]] = set()  # rank and step: the node was lost within it
         self.ended_in_body: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, step, until its end is reported
+        self.interval_max = 1  # steps from one protected state to the next
         self.apart_from: int | None = None  # the step from which on ranks hold, by right, other bytes of what they held alike
         self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
         self.leaves_from = NO_STEP  # the newest commit from which it gets there (again)
@@ -211,13 +213,14 @@ class Truth:
         self.check(done is begins, f"step {step} was made{'' if done else ' not'} after what is between two loops")
 
     def stepped(self, generation: int, rank: int, step: int) -> None:
-        """Two slots and the fence bound how far ranks can get apart."""
+        """Two slots and the fence bound how far ranks can get apart: by two intervals of states."""
         steps = self.groups(generation).steps
         steps[rank] = step
         apart = step - min(steps.values())
         coupled = not self.groups(generation).refused  # in a pause of protection nothing holds the ranks of this world together
         self.check(
-            apart <= 2 or not coupled, f"rank {rank} has completed S_{step} in generation {generation}, others are at {steps}"
+            apart <= 2 * self.interval_max or not coupled,
+            f"rank {rank} has completed S_{step} in generation {generation}, others are at {steps}",
         )
 
     def yields(self, generation: int, rank: int, step: int, yields: bool) -> None:

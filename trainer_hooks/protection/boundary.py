@@ -1,6 +1,7 @@
 """S_k as it is handed from the main thread, which has completed it, to the protect thread, which copies it away."""
 
 import threading
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -13,6 +14,17 @@ from deadpool.trainer_hooks.state.items import Held
 from deadpool.trainer_hooks.state.metadata import Meta
 
 _version = attrgetter("_version")
+
+
+class Moment(threading.Event):
+    """An event that knows when it came first."""
+
+    at_s = 0.0  # monotonic; 0 while it has not come
+
+    def set(self) -> None:
+        if not self.is_set():
+            self.at_s = time.monotonic()
+        super().set()
 
 
 class Captured:
@@ -58,8 +70,11 @@ class Boundary:
     meta: Meta
     watched: bool = False
     copies: list[Tensor] | None = None
-    copied: threading.Event = field(default_factory=threading.Event)  # the copy is done (CUDA: enqueued), or never will be
-    settled: threading.Event = field(default_factory=threading.Event)  # the slot is sealed, or never will be by this state
+    submitted_s: float = field(default_factory=time.monotonic)
+    needed_s: float = 0.0  # when a step first asked for its copy to be done; 0: none has
+    begun_s: float = 0.0  # when its protection has begun; 0: it has not
+    copied: Moment = field(default_factory=Moment)  # the copy is done (CUDA: enqueued), or never will be
+    settled: Moment = field(default_factory=Moment)  # the slot is sealed, or never will be by this state
 
     @property
     def held(self) -> list[Held]:
@@ -75,6 +90,12 @@ class Boundary:
         if now == self.versions:
             return []
         return [self.held[index].key for index in self.shared if now[index] != self.versions[index]]
+
+    def stall_s(self) -> float:
+        """Returns how long the step would have waited for the copy if that had begun when the state was complete."""
+        if not (self.needed_s and self.begun_s and self.copied.at_s):
+            return 0.0
+        return max(0.0, (self.copied.at_s - self.begun_s) - (self.needed_s - self.submitted_s))
 
     def settle(self) -> None:
         self.copied.set()

@@ -7,11 +7,15 @@ supervisor is involved, so a commit does not depend on it being there.
 With its announcement each rank says what it holds together with others, 8 bytes for each set of peers. The last one compares: a
 lost rank could not be restored from a replica and peers that hold something else by now. Where they do, the verdict is that the
 ranks have *parted*: all find out which items that are (peers.py), send them to their holders as well, and announce S_k again.
+
+It also says how many steps it wishes from one protected state to the next (interval.py); the largest wish comes with the commit.
 """
 
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.vault.layout import checksum
@@ -20,6 +24,7 @@ from deadpool.trainer_hooks.torch_internals import Store
 
 _ASKED = 1 << 32  # added to the count by the rank that wants a checkpoint of the state
 _OPEN = "open"
+_WISH = struct.Struct("<I")  # steps: before the rows
 _ROW = struct.Struct("<QQQ")  # a set's ranks (hashed), how many they are, what this one holds of it
 
 
@@ -30,6 +35,22 @@ class Outcome(Enum):
     CHECKPOINT = b"checkpoint"  # committed, and to become a persistent checkpoint: one was asked for
     REFUSED = b"refused"
     PARTED = b"parted"  # what some ranks should hold alike is not the same on all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a state. `interval`: the ranks' largest wish, 0 where it is not committed."""
+
+    outcome: Outcome
+    interval: int = 0
+
+    def to_bytes(self) -> bytes:
+        return self.outcome.value + b" %d" % self.interval
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        name, _, interval = data.partition(b" ")
+        return cls(Outcome(name), int(interval))
 
 
 def verdict_key(step: int, *, again: bool = False) -> str:
@@ -61,8 +82,11 @@ class CommitBoard:
         self._store, self._rank, self._world_size = store, rank, world_size
         self._announced: list[int] = []  # the last three states
 
-    def announce(self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False) -> None:
-        """This rank's S_step is protected, and it holds this `together` with others; `checkpoint`: it wants the state kept.
+    def announce(
+        self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False, interval: int = 1
+    ) -> None:
+        """This rank's S_step is protected, and it holds this `together` with others; `checkpoint`: it wants the state kept,
+        `interval`: and the next one after so many steps.
 
         UnavailableError: store gone.
         """
@@ -70,15 +94,16 @@ class CommitBoard:
             self._announced = [*self._announced[-2:], step]
         try:
             # overwritten with each state: nobody announces the next one before the verdict on this one is out
-            self._store.set(self._said_by(self._rank), _said(together))  # type: ignore[arg-type]
+            self._store.set(self._said_by(self._rank), _WISH.pack(interval) + _said(together))  # type: ignore[arg-type]
             count_key = f"commit/{step}{'/again' * again}"
             asked, count = divmod(self._store.add(count_key, 1 + _ASKED * checkpoint), _ASKED)
             if count == self._world_size:
-                said = self._store.multi_get([self._said_by(rank) for rank in range(self._world_size)])
-                outcome = Outcome.CHECKPOINT if asked else Outcome.COMMITTED
-                if have_parted(map(bytes, said)):
-                    outcome = Outcome.PARTED
-                self._store.set(verdict_key(step, again=again), outcome.value)  # type: ignore[arg-type]
+                said = [*map(bytes, self._store.multi_get([self._said_by(rank) for rank in range(self._world_size)]))]
+                wish = max(_WISH.unpack_from(each)[0] for each in said)
+                known = Known(Outcome.CHECKPOINT if asked else Outcome.COMMITTED, wish)
+                if have_parted(each[_WISH.size :] for each in said):
+                    known = Known(Outcome.PARTED)
+                self._store.set(verdict_key(step, again=again), known.to_bytes())  # type: ignore[arg-type]
                 for old in self._announced[:-2]:
                     self._store.delete_key(f"commit/{old}")
                     self._store.delete_key(verdict_key(old))
@@ -91,14 +116,14 @@ class CommitBoard:
     def refuse(self, step: int, *, again: bool = False) -> None:
         """This rank cannot protect S_step: nobody need wait for its commit. UnavailableError when the store is gone."""
         try:
-            self._store.set(verdict_key(step, again=again), Outcome.REFUSED.value)  # type: ignore[arg-type]
+            self._store.set(verdict_key(step, again=again), Known(Outcome.REFUSED).to_bytes())  # type: ignore[arg-type]
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 
-    def look(self, step: int, *, again: bool = False) -> Outcome | None:
+    def look(self, step: int, *, again: bool = False) -> Known | None:
         """Returns what has become of S_step; None when that is not known yet. UnavailableError: store gone."""
         try:  # one question to the store: a key that is not there answers with what was expected of it
             found = bytes(self._store.compare_set(verdict_key(step, again=again), _OPEN, _OPEN))
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
-        return None if found == _OPEN.encode() else Outcome(found)
+        return None if found == _OPEN.encode() else Known.from_bytes(found)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.protection.edge_client import EdgeClient
+from deadpool.trainer_hooks.protection.interval import Interval, StepTimes
 from deadpool.trainer_hooks.protection.peers import Exchange, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
@@ -47,7 +49,14 @@ class Protection:
         self.boundary: Boundary | None = None
         self._compared: Boundary | None = None
         self._captured: Captured | None = None
-        self._local = Local(slots=self._reserved_slots, engine=engine, sharing=Sharing(), counters=Counters())
+        self._local = Local(
+            slots=self._reserved_slots,
+            engine=engine,
+            sharing=Sharing(),
+            counters=Counters(),
+            interval=Interval(session.keeping.snapshot_every),
+        )
+        self._pace = StepTimes()
         self._session, self._state, self._engine = session, state, engine
         self._member = session.member
         self._on_commit = on_commit
@@ -88,6 +97,7 @@ class Protection:
                 exchanges=SETTLING_STATES,
                 compare_every=every,
                 keep_every=self._session.keeping.checkpoint_every,
+                interval=max(1, self._session.keeping.snapshot_every),
             )
             self._start(role.store_host, role.store_port, NO_STEP, schedule)
         except ConfigError as error:
@@ -124,6 +134,7 @@ class Protection:
             compare_every=every,
             keep_every=self._session.keeping.checkpoint_every,
             settled=step >= SETTLING_STATES,
+            interval=max(1, self._session.keeping.snapshot_every),
         )
         try:
             self._start(plan.store_host, plan.store_port, self._member.commit_step, schedule)
@@ -223,7 +234,7 @@ class Protection:
         session, generation = self._session, self._member.running
         plan = ProtectionPlan(rank=session.rank, generation=generation, commit_step=commit_step)
         network = self._network(session.connect_store(store_host, store_port), session.cancelled)
-        protector = Protector(plan, schedule, self._local, network, _Reports(self, generation))
+        protector = Protector(plan, schedule, self._local, network, _Reports(self, generation), self._wished)
         with session.changed:
             self._protector = protector
             if network.cancelled.is_set():
@@ -345,16 +356,42 @@ class Protection:
             watched=self._local.outside_writes.is_watched(),
         )
 
-    def protect(self) -> None:
-        """Hands the state just completed to the protect thread."""
+    def protect(self, *, needed: bool = False) -> None:
+        """Hands the state just completed to the protect thread, if it is due. `needed`: it is, whatever the interval; said by all
+        ranks alike.
+        """
         if self._protector is None or self._member.live is None:
             return
+        step = self._member.live.step
         if not self.on:
-            self.refused(self._member.running, self._member.live.step, SWITCHED_OFF)
+            self.refused(self._member.running, step, SWITCHED_OFF)
             return
         self._protector.fence()  # a step without optimizer.step has not waited for the one before
-        self.capture(self._member.live)
-        self._submit()
+        self._pace.boundary(stalled_s=self.counters.exposed_stall_s, now_s=time.monotonic())
+        if needed or self._is_drilled(step) or self._protector.is_due(step):
+            self.capture(self._member.live)
+            self._submit()
+        else:
+            self._state.passed_over()
+            self._compared = self.boundary  # its tensors have changed since
+            self._protector.pass_over(step)
+
+    @property
+    def interval(self) -> int:
+        """The steps from one protected state to the next; 0 while none is."""
+        return self._protector.interval if self._protector is not None and self.on else 0
+
+    @property
+    def busy_s(self) -> float:
+        """What the protection of one state takes; 0 while that is not known."""
+        return self._local.interval.busy_s
+
+    def _wished(self) -> int:
+        return self._local.interval.wished(self._pace.step_s())
+
+    def _is_drilled(self, step: int) -> bool:
+        """Returns whether a drill goes back to S_step, or from it."""
+        return step in self._session.keeping.drill_at or step + 1 in self._session.keeping.drill_at
 
     def _submit(self) -> None:
         assert self._protector is not None

@@ -10,6 +10,7 @@ after the seal: the holder seals its replica with what the rank has sealed.
 
 What goes wrong with that here (no room for a slot, a holder that refuses or is out of reach) does not stop the training: this
 rank refuses S_k, nobody commits it, and all try again after a pause (schedule.py). The newest commit stays in every vault.
+States that are not due are passed over, by all ranks alike, and cost nothing.
 
 A new Protector is made for every generation. `quiesce` lets a copy that can still succeed succeed (it may be the newest state
 that this rank can offer) and makes sure that nothing is written afterwards.
@@ -18,6 +19,7 @@ that this rank can offer) and makes sure that nothing is written afterwards.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from deadpool.host.errors import UnavailableError
@@ -25,8 +27,9 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.together import HeldTogether
 from deadpool.trainer_hooks.protection.boundary import Boundary
-from deadpool.trainer_hooks.protection.commit import Outcome
+from deadpool.trainer_hooks.protection.commit import Known, Outcome
 from deadpool.trainer_hooks.protection.holders import Holders, Sending
+from deadpool.trainer_hooks.protection.interval import Measured
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
 from deadpool.trainer_hooks.protection.peers import Sharing
 from deadpool.trainer_hooks.protection.ports import Network, ProtectionEvents
@@ -51,12 +54,19 @@ class ProtectionPlan:
 
 
 class Protector:
-    """The protection of one generation."""
+    """The protection of one generation. `wished()`: the interval of states that this rank would like, on the protect thread."""
 
     def __init__(
-        self, plan: ProtectionPlan, schedule: Schedule, local: Local, network: Network, events: ProtectionEvents
+        self,
+        plan: ProtectionPlan,
+        schedule: Schedule,
+        local: Local,
+        network: Network,
+        events: ProtectionEvents,
+        wished: Callable[[], int] = lambda: 1,
     ) -> None:
         self._plan, self._schedule, self._local, self._network, self._events = plan, schedule, local, network, events
+        self._wished = wished
         self._cancelled = network.cancelled
         self._writer = SnapshotWriter(local)
         self._together = HeldTogether(plan.rank)
@@ -65,6 +75,7 @@ class Protector:
         self._agreed_step = NO_STEP  # where ranks compare: the newest commit in which all that should be the same was
         self._open: StateId | None = None  # announced or refused by this rank, and the verdict is not known yet
         self._done_step = NO_STEP  # all that comes of this state has come of it
+        self._passed_step = NO_STEP  # the newest one that was passed over
         self._ended = False
         self._verdict_s = 0.0  # how long the last one was waited for
         self._next: Boundary | None = None
@@ -74,6 +85,20 @@ class Protector:
         self._thread.start()
 
     # ------------------------------------------------------------ main thread
+
+    @property
+    def interval(self) -> int:
+        """The steps from one protected state to the next, as the ranks have agreed on it."""
+        return self._schedule.interval
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether S_step is to be submitted. The one before must have been copied (fence)."""
+        return self._schedule.is_due(step)
+
+    def pass_over(self, step: int) -> None:
+        """S_step is not protected."""
+        with self._wake:
+            self._passed_step = step
 
     def submit(self, boundary: Boundary) -> None:
         """Hands S_k over. The one before must have been copied (fence)."""
@@ -91,6 +116,8 @@ class Protector:
         boundary = self._current
         if boundary is None:
             return
+        if not boundary.needed_s:
+            boundary.needed_s = time.monotonic()
         if not boundary.copied.is_set():
             began = time.monotonic()
             boundary.copied.wait()
@@ -100,8 +127,11 @@ class Protector:
     def wait_done(self, step: int, timeout_s: float | None = None) -> bool:
         """Returns True when S_step is committed, refused or passed over, False when the generation, or the time, ended before."""
         with self._wake:
-            self._wake.wait_for(lambda: self._done_step >= step or self._cancelled.is_set(), timeout_s)
-            return self._done_step >= step
+            self._wake.wait_for(lambda: self._is_done(step) or self._cancelled.is_set(), timeout_s)
+            return self._is_done(step)
+
+    def _is_done(self, step: int) -> bool:
+        return self._done_step >= step or self._passed_step == step
 
     def checkpoint_asked(self) -> None:
         if self._network.checkpoints is not None:
@@ -166,6 +196,9 @@ class Protector:
         if not self._verified(slot, known):
             return False
         self._replicate(slot, sending)
+        if boundary.copies is not None and not boundary.watched:
+            measured = Measured(busy_s=time.monotonic() - boundary.begun_s, stall_s=boundary.stall_s())
+            self._local.interval.measured(measured, slot.header.data_bytes)
         self._announce(slot)
         return True
 
@@ -173,7 +206,7 @@ class Protector:
         checkpoints = self._network.checkpoints
         wanted = checkpoints is not None and checkpoints.before_commit()
         together = self._together.of(slot.tables)
-        self._network.board.announce(slot.state.step, together, again=again, checkpoint=wanted)
+        self._network.board.announce(slot.state.step, together, again=again, checkpoint=wanted, interval=self._wished())
 
     def _refuse(self, state: StateId, error: Exception, *, again: bool = False) -> None:
         if self._cancelled.is_set():
@@ -184,27 +217,26 @@ class Protector:
 
     def _take(self) -> Boundary | None:
         """Returns the next state to protect once the verdict on the one before is known; None when the generation has ended."""
-        while True:
-            if self._open is not None and not self._learn(self._open):
-                return None
-            with self._wake:
-                self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set())
-                boundary, self._next = self._next, None
-            if boundary is None or self._schedule.is_tried(boundary.state.step):
-                return boundary
-            boundary.settle()
-            self._done(boundary.state.step)
+        if self._open is not None and not self._learn(self._open):
+            return None
+        with self._wake:
+            self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set())
+            boundary, self._next = self._next, None
+        if boundary is not None:
+            boundary.begun_s = time.monotonic()
+            self._schedule.begins(boundary.state.step)
+        return boundary
 
     def _learn(self, state: StateId) -> bool:
         """Returns True once the verdict on S_k is known, False when the generation ended before."""
-        outcome = self._outcome(state.step)
-        if outcome is Outcome.PARTED:
+        known = self._known(state.step)
+        if known is not None and known.outcome is Outcome.PARTED:
             if not self._protect_apart(state):
                 return False
-            outcome = self._outcome(state.step, again=True)
-        if outcome is None:
+            known = self._known(state.step, again=True)
+        if known is None:
             return False
-        self._open = None
+        outcome, self._open = known.outcome, None
         if outcome in (Outcome.REFUSED, Outcome.PARTED):
             self._schedule.refused(state.step)
             self._events.refused(state.step, "")
@@ -212,7 +244,7 @@ class Protector:
             return True
         asked = outcome is Outcome.CHECKPOINT
         compared = self._network.verifier is None or self._schedule.comparison_is_due(state.step)
-        self._schedule.committed(state.step)
+        self._schedule.committed(state.step, known.interval)
         if asked and not compared:
             self._schedule.asked()  # rank 0 asks again with the next state, which is compared first
         self.commit_step = state.step
@@ -226,13 +258,13 @@ class Protector:
         self._done(state.step)
         return True
 
-    def _outcome(self, step: int, *, again: bool = False) -> Outcome | None:
+    def _known(self, step: int, *, again: bool = False) -> Known | None:
         """Returns the verdict on S_step once it is known; None when the generation ended before."""
         looks = Looks(self._verdict_s)
         while not self._cancelled.is_set():
-            if (outcome := self._network.board.look(step, again=again)) is not None:
+            if (known := self._network.board.look(step, again=again)) is not None:
                 self._verdict_s = looks.waited_s()
-                return outcome
+                return known
             pause_s = looks.pause_s()
             with self._wake:
                 hurried = self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set(), pause_s)

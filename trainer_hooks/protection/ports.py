@@ -10,7 +10,7 @@ from deadpool.proto.config import Keeping
 from deadpool.proto.messages import RankMessage, Role
 from deadpool.proto.vault.together import Together
 from deadpool.proto.vault.transport import ReplicaSender
-from deadpool.trainer_hooks.protection.commit import Outcome
+from deadpool.trainer_hooks.protection.commit import Known
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.protocol import Member
@@ -20,11 +20,13 @@ from deadpool.trainer_hooks.torch_internals import Store
 class StoreBoard(Protocol):
     """Where the ranks say that they have a state safe, and learn that all have (commit.py). UnavailableError: store gone."""
 
-    def announce(self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False) -> None: ...
+    def announce(
+        self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False, interval: int = 1
+    ) -> None: ...
 
     def refuse(self, step: int, *, again: bool = False) -> None: ...
 
-    def look(self, step: int, *, again: bool = False) -> Outcome | None: ...
+    def look(self, step: int, *, again: bool = False) -> Known | None: ...
 
 
 class PeerExchange(Protocol):

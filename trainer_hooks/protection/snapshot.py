@@ -18,6 +18,7 @@ from deadpool.trainer_hooks.protection.copier import Copier
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 from deadpool.trainer_hooks.protection.copy_groups import groups_of
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.interval import Interval
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState
 from deadpool.trainer_hooks.protection.outside_writes import OutsideWrites
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
@@ -39,6 +40,7 @@ class Local:
     sharing: Sharing
     counters: Counters
     outside_writes: OutsideWrites = field(default_factory=OutsideWrites)
+    interval: Interval = field(default_factory=lambda: Interval(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,10 @@ class TrainingState:
         self._scales = self._scales_now()
         return {**meta, GAPS: self._judged([*self._coverage_gaps(), *left_out])}
 
+    def passed_over(self) -> None:
+        """The state at this boundary is not captured."""
+        self._scales = self._scales_now()
+
     def growth(self) -> Growth:
         """Returns what the optimizers will hold besides once they have stepped. On any thread."""
         return expected_growth(self.optimizers)

@@ -99,7 +99,8 @@ class Rank:
         plan = ProtectionPlan(rank=rank, generation=1, commit_step=NO_STEP)
         schedule = Schedule(first_step=0, exchange_from=0, exchanges=2, compare_every=compare_every)
         self.local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)
-        self.protector = Protector(plan, schedule, self.local, network, self)
+        self.wish = 1
+        self.protector = Protector(plan, schedule, self.local, network, self, lambda: self.wish)
 
     def committed(self, step: int) -> None:
         pass
@@ -128,7 +129,10 @@ class Rank:
         with torch.no_grad():
             self.model.weight += 1
         boundary = self.boundary(step)
-        self.protector.submit(boundary)
+        if self.protector.is_due(step):
+            self.protector.submit(boundary)
+        else:
+            self.protector.pass_over(step)
         return boundary
 
     def kept(self) -> list[int]:
@@ -235,14 +239,31 @@ def test_what_a_holder_refuses_is_not_committed_and_the_newest_commit_stays_unti
     first.holder.full = "no room"
     both(2)
     both(3)
-    both(4)  # a pause: nobody tries
-    assert (first.refusals, second.refusals) == ([(2, "no room"), (2, ""), (3, "no room"), (3, "")], [(2, ""), (3, "")])
+    both(4)
+    both(5)  # a pause: nobody tries
+    refused = (2, 3, 4)
+    assert first.refusals == [(step, reason) for step in refused for reason in ("no room", "")]
+    assert second.refusals == [(step, "") for step in refused]
     assert all(1 in rank.steps_held() for rank in ranks)
     assert [rank.protector.commit_step for rank in ranks] == [1, 1]
     first.holder.full = ""
-    both(5)
-    assert [rank.protector.commit_step for rank in ranks] == [5, 5]
-    assert all(rank.steps_held() >= {5} for rank in ranks)
+    both(6)
+    assert [rank.protector.commit_step for rank in ranks] == [6, 6]
+    assert all(rank.steps_held() >= {6} for rank in ranks)
+
+
+def test_the_largest_wish_of_all_ranks_becomes_the_interval_of_each(ranks: list[Rank]) -> None:
+    for rank, wish in zip(ranks, (2, 3), strict=True):
+        rank.wish = wish
+    committed = []
+    for step in range(11):
+        for rank in ranks:
+            rank.protect(step)
+        for rank in ranks:
+            assert rank.protector.wait_done(step)
+        committed.append([rank.protector.commit_step for rank in ranks])
+    assert committed == [[step, step] for step in (0, 1, 1, 1, 4, 4, 4, 7, 7, 7, 10)]
+    assert [rank.protector.interval for rank in ranks] == [3, 3]
 
 
 def test_a_slot_that_cannot_grow_is_refused_in_the_middle_of_an_exchange(ranks: list[Rank]) -> None:

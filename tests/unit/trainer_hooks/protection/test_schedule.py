@@ -1,6 +1,10 @@
 """Which states are tried, exchanged and compared, whatever is refused on the way."""
 
 import itertools
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deadpool.trainer_hooks.protection.schedule import EXCHANGE_EVERY_STEPS, PAUSE_STEPS_MAX, Schedule
 
@@ -9,20 +13,72 @@ def tried(schedule: Schedule, steps: range, *, refused: bool) -> list[int]:
     """Returns the steps that are tried, each of which ends so."""
     found = []
     for step in steps:
-        if schedule.is_tried(step):
+        if schedule.is_due(step):
             found.append(step)
+            schedule.begins(step)
             (schedule.refused if refused else schedule.committed)(step)
     return found
 
 
 def test_the_pause_grows_with_each_refusal_and_is_over_with_a_commit() -> None:
     schedule = Schedule(first_step=0, exchange_from=0, exchanges=0)
-    assert tried(schedule, range(40), refused=True) == [0, 1, 3, 7, 15, 31]
+    assert tried(schedule, range(40), refused=True) == [0, 1, 2, 4, 8, 16, 32]
     longest = tried(schedule, range(40, 1000), refused=True)
     assert max(later - earlier for earlier, later in itertools.pairwise(longest)) == PAUSE_STEPS_MAX
     start = longest[-1] + PAUSE_STEPS_MAX
-    assert tried(schedule, range(start, start + 3), refused=False) == [start, start + 1, start + 2]
-    assert tried(schedule, range(start + 3, start + 8), refused=True) == [start + 3, start + 4, start + 6]
+    second = start + PAUSE_STEPS_MAX  # was settled before the first commit
+    assert tried(schedule, range(start, second + 3), refused=False) == [start, second, second + 1, second + 2]
+    assert tried(schedule, range(second + 3, second + 9), refused=True) == [second + 3, second + 4, second + 5, second + 7]
+
+
+def test_the_state_after_next_follows_what_the_verdict_says() -> None:
+    """The next one is settled before: a slow rank has not heard the verdict yet when a fast one comes to it."""
+    schedule = Schedule(first_step=0, exchange_from=0, exchanges=0)
+    found = []
+    for step in range(20):
+        if schedule.is_due(step):
+            found.append(step)
+            schedule.begins(step)
+            schedule.committed(step, interval=4 if step < 9 else 2)
+    assert found == [0, 1, 5, 9, 13, 15, 17, 19]
+
+
+def test_states_that_become_checkpoints_are_due_whatever_the_interval() -> None:
+    schedule = Schedule(first_step=0, exchange_from=0, exchanges=0, keep_every=10, interval=4)
+    found = []
+    for step in range(25):
+        if schedule.is_due(step):
+            found.append(step)
+            schedule.begins(step)
+            schedule.committed(step, interval=4)
+    assert found == [0, 4, 8, 10, 14, 18, 20, 24]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5)), min_size=1, max_size=30), st.randoms(use_true_random=False))
+def test_ranks_of_any_speed_choose_the_same_states(verdicts: list[tuple[bool, int]], chance: random.Random) -> None:
+    """Each rank hears a verdict at some moment between its announcement and the beginning of the next state's protection."""
+
+    def chosen() -> list[int]:
+        schedule, found, open_step = Schedule(first_step=0, exchange_from=0, exchanges=0), list[int](), -1
+
+        def hear() -> None:
+            nonlocal open_step
+            committed, interval = verdicts[(len(found) - 1) % len(verdicts)]
+            if open_step >= 0:
+                schedule.committed(open_step, interval) if committed else schedule.refused(open_step)
+            open_step = -1
+
+        for step in range(100):
+            if chance.random() < 0.5:
+                hear()
+            if schedule.is_due(step):
+                hear()
+                schedule.begins(step)
+                found.append(step)
+                open_step = step
+        return found
+
+    assert chosen() == chosen()
 
 
 def test_an_exchange_that_was_due_in_a_refused_state_is_due_in_the_next() -> None:
