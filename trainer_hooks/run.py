@@ -49,6 +49,7 @@ _NODE_ID = "DEADPOOL_NODE_ID"
 _KEEPING = "DEADPOOL_KEEPING"
 _STANDIN = "DEADPOOL_STANDIN"
 _HOST = "DEADPOOL_HOST"
+_CUDA_GROUPS = "DEADPOOL_CUDA_GROUPS"  # "gloo": for ranks that share a GPU, which NCCL refuses
 
 _THREADS = 14  # of a rank, most of them gRPC's and Gloo's
 
@@ -291,7 +292,7 @@ def _become_rank(timeout: timedelta | None) -> Run:
         bind_to_cpus(own_local_rank(environment))
     if torch.cuda.is_available():
         torch.cuda.set_device(int(environment["LOCAL_RANK"]))  # 0 with --virtual-local-rank
-    session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout)
+    session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout, gloo_alone=environment.get(_CUDA_GROUPS) == "gloo")
     if session.role.muted:
         session.inherited = inherited(session.vault_dir, session.role.placement, session.token)
         if MESSAGES in session.inherited:

@@ -119,9 +119,9 @@ class Session:
             role = self._role
         self._take_role(role)
 
-    def open_groups(self, host: str, timeout: timedelta | None) -> None:
-        """Initialises torch.distributed for this role: with live groups, or muted for a joiner."""
-        groups = Groups(record=self.record, host=host, on_broken=self._on_broken, on_muted=self.muted_call)
+    def open_groups(self, host: str, timeout: timedelta | None, *, gloo_alone: bool = False) -> None:
+        """Initialises torch.distributed for this role: with live groups, or muted for a joiner. `gloo_alone`: as in Groups."""
+        groups = Groups(record=self.record, host=host, on_broken=self._on_broken, on_muted=self.muted_call, gloo_alone=gloo_alone)
         with self.changed:
             self.groups = groups
             over = self.member.phase is RankPhase.BROKEN  # before it began

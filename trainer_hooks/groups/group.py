@@ -323,7 +323,7 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                     raise
                 generation.fail(f"{operation}: {error}")
             else:
-                if len(self.membership.devices) > 1 and _is_on_cuda(args):
+                if self.membership.has_nccl and _is_on_cuda(args):
                     kind: type[GroupWork] = StreamWork
                 else:
                     kind = _work_class(operation, work)

@@ -25,13 +25,22 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """What a group is, in every generation alike. `global_ranks` is empty for the default group."""
+    """What a group is, in every generation alike. `global_ranks` is empty for the default group.
+
+    `nccl_options`: what the script has asked for (pg_options of new_group). `gloo_alone`: Gloo serves CUDA tensors as well.
+    """
 
     name: str
     rank: int
     size: int
     global_ranks: tuple[int, ...]
     devices: tuple[str, ...]  # "cpu", or "cpu" and "cuda"
+    nccl_options: Any = None
+    gloo_alone: bool = False
+
+    @property
+    def has_nccl(self) -> bool:
+        return "cuda" in self.devices and not self.gloo_alone
 
 
 class InnerGroup:
@@ -94,8 +103,17 @@ def open_group(
     group._register_backend(CPU, dist.ProcessGroup.BackendType.GLOO, gloo)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     communicator = None
-    if "cuda" in membership.devices:
-        communicator = nccl.connect(group, PrefixStore("nccl", store), membership.name, list(membership.global_ranks), timeout_s)
+    if membership.has_nccl:
+        communicator = nccl.connect(
+            group,
+            PrefixStore("nccl", store),
+            membership.name,
+            list(membership.global_ranks),
+            timeout_s,
+            membership.nccl_options,
+        )
+    elif "cuda" in membership.devices:
+        group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, gloo)
     group._set_group_name(GroupName(membership.name))
     return InnerGroup(group, connections, communicator)
 

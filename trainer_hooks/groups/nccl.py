@@ -21,6 +21,15 @@ from deadpool.trainer_hooks.torch_internals import GroupName, Store
 log = logging.getLogger(__name__)
 ABORT_TIMEOUT_S = 20.0
 
+# torch's own monitors end the process when a peer has died, or an abort takes long. Read when a ProcessGroupNCCL is made.
+LETS_SURVIVORS_LIVE = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # a failed or late collective is the generation's own affair (generation.py)
+    "TORCH_NCCL_ENABLE_MONITORING": "0",  # of its watchdog, which an abort that hangs holds up: our own watch ends that
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # in the watchdog's thread, where nobody could catch them
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # waits for the peers' dumps, of which some will never come
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",  # through the default store, to ranks that are about to recover
+}
+
 
 class Communicator:
     """One group's NCCL backend."""
@@ -37,10 +46,20 @@ class Communicator:
         return first
 
 
-def connect(group: dist.ProcessGroup, store: Store, name: str, global_ranks: list[int], timeout_s: float) -> Communicator:
-    """Registers NCCL in `group` for CUDA tensors, as its default, and connects immediately: a failure shows here."""
-    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch's own watchdog would end the process on a peer's death
-    options = dist.ProcessGroupNCCL.Options()
+def is_nccl(options: Any) -> bool:
+    """Returns whether these are options for NCCL; also in a torch that was built without it."""
+    return hasattr(options, "is_high_priority_stream")
+
+
+def connect(
+    group: dist.ProcessGroup, store: Store, name: str, global_ranks: list[int], timeout_s: float, options: Any = None
+) -> Communicator:
+    """Registers NCCL in `group` for CUDA tensors, as its default, and connects immediately: a failure shows here.
+
+    `options`: ProcessGroupNCCL.Options of the script, of which all but time-out, ranks and name are kept, in each generation.
+    """
+    os.environ.update(LETS_SURVIVORS_LIVE)
+    options = dist.ProcessGroupNCCL.Options() if options is None else options
     options._timeout = timedelta(seconds=timeout_s)
     options.global_ranks_in_group = global_ranks
     options.group_name = GroupName(name)

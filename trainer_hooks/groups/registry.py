@@ -27,6 +27,7 @@ from deadpool.trainer_hooks.groups.group import BACKEND, Group
 from deadpool.trainer_hooks.groups.inner import Membership
 from deadpool.trainer_hooks.groups.messages import Messages
 from deadpool.trainer_hooks.groups.names import GroupNames, numbered, ranks_text
+from deadpool.trainer_hooks.groups.nccl import is_nccl
 from deadpool.trainer_hooks.groups.opening import Opening, Wanted
 from deadpool.trainer_hooks.groups.stores import GenerationStore
 from deadpool.trainer_hooks.torch_internals import Store
@@ -48,11 +49,14 @@ class Groups:
         host: str,
         on_broken: Callable[[int, str], None],
         on_muted: Callable[[], None] = lambda: None,
+        gloo_alone: bool = False,
     ) -> None:
         """`host`: the address that this node's Gloo listens on. `on_broken(generation, error)` is called, from any
         thread, when a collective fails by itself: before its generation breaks; more than once when several fail at a time.
         `on_muted()` is called, by the thread that calls, before a call returns without having communicated; it may not return.
+        `gloo_alone`: without NCCL, for ranks that share a GPU.
         """
+        self._gloo_alone = gloo_alone
         self.record = record
         self.on_muted = on_muted
         self.store = GenerationStore(on_muted)  # what c10d keeps as its default store
@@ -119,7 +123,7 @@ class Groups:
         dist.init_process_group(BACKEND, store=self.store, rank=rank, world_size=world_size, timeout=self._timeout)
         torch_patches.install(lambda: self.muted)
 
-    def create(self, options: Any, _backend_options: Any) -> Group:
+    def create(self, options: Any, backend_options: Any) -> Group:
         """The backend's creator: makes a group for c10d, open unless the generation is muted or broken."""
         devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
         membership = Membership(
@@ -128,6 +132,8 @@ class Groups:
             size=options.group_size,
             global_ranks=tuple(options.global_ranks_in_group),
             devices=devices,
+            nccl_options=backend_options if is_nccl(backend_options) else None,
+            gloo_alone=self._gloo_alone,
         )
         timeout = self._timeout if options.timeout == default_pg_timeout else options.timeout
         made_as, _ = self._made.next(ranks_text(membership.global_ranks))

@@ -45,7 +45,7 @@ def _get_backend(group: dist.ProcessGroup | None = None) -> Any:
     own = group or distributed_c10d._get_default_group()
     if not isinstance(own, Group):
         return distributed_c10d.get_backend(group)
-    return dist.Backend.NCCL if "cuda" in own.membership.devices else dist.Backend.GLOO
+    return dist.Backend.NCCL if own.membership.has_nccl else dist.Backend.GLOO
 
 
 def _tensor_to_object(is_muted: Callable[[], bool], given: tuple[Any, ...]) -> Any:

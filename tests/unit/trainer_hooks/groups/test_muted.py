@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from torch._C._distributed_c10d import TCPStore
 
 from deadpool.host.errors import UnavailableError
 from deadpool.trainer_hooks.groups import muted
+from deadpool.trainer_hooks.groups.generation import Generation
 from deadpool.trainer_hooks.groups.group import NOT_FORWARDED, Group, collectives
+from deadpool.trainer_hooks.groups.inner import InnerGroup
 from deadpool.trainer_hooks.groups.registry import Groups
+from deadpool.trainer_hooks.groups.works import MutedWork
 
 RANK, SIZE = 1, 4
 
@@ -142,6 +146,54 @@ def test_barriers_and_batches(groups: Groups) -> None:
     ops = [dist.P2POp(dist.isend, own(2), 0), dist.P2POp(dist.irecv, own(2), 2)]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
+
+
+class Counting(dist.ProcessGroup):
+    """An inner group that can coalesce, as NCCL's, and notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(RANK, SIZE)  # type: ignore[call-arg]
+        self.asked: list[str] = []
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return SimpleNamespace(supports_coalescing=True)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.asked.append("start")
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        self.asked.append("end")
+        return MutedWork([], 0)
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
+        self.asked.append(f"send to {peer}")
+        return MutedWork(tensors, 0)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
+        self.asked.append(f"receive from {peer}")
+        return MutedWork(tensors, 0)
+
+
+def test_a_batch_is_coalesced_where_the_inner_group_can(groups: Groups) -> None:
+    """One by one, two stages that send to each other would both wait for ever on NCCL."""
+    group: Any = dist.group.WORLD
+    inner, generation = Counting(), Generation(1, lambda _generation, _error: None)
+    group.attach(InnerGroup(inner, [], None), generation, "counted")
+    ops = [dist.P2POp(dist.isend, own(2), 0), dist.P2POp(dist.irecv, own(2), 2)]
+    works = dist.batch_isend_irecv(ops)
+    assert inner.asked == ["start", "send to 0", "receive from 2", "end"]
+    assert len(works) == 1
+    works[0].wait()
+    group.detach()
+
+
+def test_a_group_keeps_the_options_that_the_script_has_given_it(groups: Groups) -> None:
+    options = SimpleNamespace(is_high_priority_stream=True)
+    made = SimpleNamespace(
+        group_id="made", group_rank=0, group_size=1, global_ranks_in_group=[RANK], timeout=timedelta(seconds=9)
+    )
+    assert groups.create(made, options).membership.nccl_options is options
+    assert groups.create(made, None).membership.nccl_options is None
 
 
 def test_new_groups_with_their_store_barrier(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
