@@ -1,10 +1,11 @@
 """What does protection cost while nothing fails? Steps with and without it, in turns, in the same processes and groups.
 
-    python benchmarks/overhead.py > overhead.json            (DDP + ZeRO; --parallel fsdp for FSDP2)
+    python benchmarks/overhead.py > overhead.json            (DDP + ZeRO; -- --parallel fsdp for FSDP2)
+    python benchmarks/overhead.py --tensors 4000             (a state of so many small tensors; what computes is a wait)
 
 Starts itself under deadpool-launch on two nodes of two ranks. Blocks of steps alternate (with, without, without, with, ...), so
 that slow drifts of the machine cancel; the first steps of each block are not counted. A step's time is the slowest rank's, from
-one completed step to the next. Progress goes to stderr, JSON to stdout.
+one completed step to the next; `cpu_s` is a rank's processor time for it, all threads. Progress goes to stderr, JSON to stdout.
 """
 
 import argparse
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import machine
 from benchmarks.launched import Launched
 from benchmarks.stats import quantile, summarize
-from benchmarks.training import protected_training
+from benchmarks.training import many_tensors, protected_training
 
 NODES, RANKS_PER_NODE = 2, 2
 RANKS = NODES * RANKS_PER_NODE
@@ -40,6 +41,7 @@ class BlockPlan:
 
     pairs: int
     block_steps: int
+    tensors: int = 0  # 0: the example
 
     @property
     def steps(self) -> int:
@@ -62,17 +64,19 @@ class BlockPlan:
 
 def train(plan: BlockPlan, out: Path, options: list[str]) -> None:
     """One rank: trains by the plan and writes its step times and what its guard has counted."""
-    run, guard, train_step = protected_training(options, plan.steps)
+    run, guard, train_step = many_tensors(plan.tensors) if plan.tensors else protected_training(options, plan.steps)
     times_s: dict[int, float] = {}
-    last_s = time.perf_counter()
+    cpu_s: dict[int, float] = {}
+    last_s, last_cpu_s = time.perf_counter(), time.process_time()
     for step, _ in guard.run(train_step, until=plan.steps):
-        now_s = time.perf_counter()
+        now_s, now_cpu_s = time.perf_counter(), time.process_time()
         times_s[step], last_s = now_s - last_s, now_s
+        cpu_s[step], last_cpu_s = now_cpu_s - last_cpu_s, now_cpu_s
         if step + 1 < plan.steps:
             guard.protecting = plan.protected(step + 1)
         if run.rank == 0 and plan.block(step + 1) > plan.block(step):
             print(f"block {plan.block(step) + 1} of {2 * plan.pairs}", file=sys.stderr, flush=True)
-    found = {"times_s": times_s, "counters": dataclasses.asdict(guard.counters)}
+    found = {"times_s": times_s, "cpu_s": cpu_s, "counters": dataclasses.asdict(guard.counters)}
     (out / f"rank-{run.rank}.json").write_text(json.dumps(found))
 
 
@@ -102,6 +106,11 @@ def report(plan: BlockPlan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "unprotected": [times_s[step] for step in counted if not plan.protected(step)],
     }
     pairs = list(pair_medians(plan, times_s))
+    spent_s = {int(step): statistics.mean(rank["cpu_s"][step] for rank in ranks) for step in ranks[0]["cpu_s"]}
+    cpu = {
+        kind: statistics.mean(spent_s[step] for step in counted if plan.protected(step) is on)
+        for kind, on in (("protected", True), ("unprotected", False))
+    }
     total = {name: sum(rank["counters"][name] for rank in ranks) for name in ranks[0]["counters"]}
     snapshots = max(1, total["commits"])
     copied_bytes, replicated_bytes = total["copied_bytes"] // snapshots, total["replicated_bytes"] // snapshots
@@ -111,6 +120,8 @@ def report(plan: BlockPlan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "ratio_of_p99": round(quantile(kinds["protected"], 0.99) / quantile(kinds["unprotected"], 0.99), 4),
         "ratio_in_pairs": summarize([protected / unprotected for protected, unprotected in pairs]),
         "added_s_in_pairs": summarize([protected - unprotected for protected, unprotected in pairs]),
+        "cpu_s": {kind: round(each, 5) for kind, each in cpu.items()},
+        "added_cpu_s": round(cpu["protected"] - cpu["unprotected"], 5),
         "per_rank_and_step": {"copied_bytes": copied_bytes, "replicated_bytes": replicated_bytes},
         "copy_gb_s": rate(total["copied_bytes"], total["copy_s"]),
         "replicate_gb_s": rate(total["replicated_bytes"], total["replicate_s"]),
@@ -136,6 +147,7 @@ def launch(plan: BlockPlan, options: list[str]) -> list[dict[str, Any]] | None:
     command = [
         sys.executable, "-m", "deadpool.cli.launch", "--standalone", "--nnodes", NODES, "--nproc-per-node", RANKS_PER_NODE,
         "--log-dir", folder / "logs", __file__, "--in-job", folder, "--pairs", plan.pairs, "--block-steps", plan.block_steps,
+        "--tensors", plan.tensors,
         "--", *options,
     ]  # fmt: skip
     job = Launched([str(part) for part in command], folder, {})
@@ -155,10 +167,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks")
     parser.add_argument("--block-steps", type=int, default=20)
+    parser.add_argument("--tensors", type=int, default=0, metavar="N", help="a state of so many small tensors, not the example's")
     parser.add_argument("--in-job", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("options", nargs="*", help="after --: options of train_gpt.py (sizes, --parallel)")
     args = parser.parse_args()
-    plan = BlockPlan(pairs=args.pairs, block_steps=args.block_steps)
+    plan = BlockPlan(pairs=args.pairs, block_steps=args.block_steps, tensors=args.tensors)
     if args.in_job:
         train(plan, args.in_job, args.options)
         return 0

@@ -1,6 +1,7 @@
-"""One protected rank of examples/train_gpt.py, as benchmarks train it: without evaluation, logs and files."""
+"""One protected rank as benchmarks train it: of examples/train_gpt.py, without evaluation, logs and files, or of many tensors."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from gpt import draw, learning_rate_curve, load_corpus
 from gpt_parallel import spread
 from train_gpt import parse_args
+
+NUMBERS = 64  # of each tensor where there are many
+COMPUTE_S = 0.1
 
 if TYPE_CHECKING:
     from deadpool.trainer_hooks.run import Run
@@ -40,5 +44,24 @@ def protected_training(options: list[str], steps: int) -> tuple["Run", Any, Call
         scheduler.step()
         if run.device.type == "cuda":
             torch.cuda.synchronize()
+
+    return run, guard, train_step
+
+
+def many_tensors(count: int) -> tuple["Run", Any, Callable[[int], None]]:
+    """The same of a state of so many small tensors: parameters, and three for each that AdamW keeps. Computing is a wait."""
+    run = deadpool.join()
+    torch.manual_seed(0)
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(NUMBERS)) for _ in range(count // 4)])
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    guard = run.protect(model=model, optimizer=optimizer)
+    gradients, together = [torch.randn(NUMBERS) for _ in model], torch.ones(1)
+
+    def train_step(step: int) -> None:
+        time.sleep(COMPUTE_S)
+        torch.distributed.all_reduce(together)
+        for parameter, gradient in zip(model, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
 
     return run, guard, train_step
