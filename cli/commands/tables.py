@@ -14,6 +14,7 @@ from deadpool.cli.holdings import NOT_YET, JobHoldings
 from deadpool.cli.launcher.console import describe
 from deadpool.cli.live.frame import frame
 from deadpool.cli.live.marks import glyphs_for
+from deadpool.cli.live.nodes import lines_wanted
 from deadpool.host.sizes import size_text
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus
@@ -21,11 +22,13 @@ from deadpool.proto.vault.holdings import ranks_text
 
 _RECOVERIES_SHOWN = 5
 _WIDE = 240
+_LINES = 60
 
 
 def status_view(status: JobStatus, console: Console) -> RenderableType:
-    """Returns all that there is to say of the job, as wide as the console, however many lines it takes."""
-    lines = frame(status, width=console.width, height=None, glyphs=glyphs_for(console.encoding))
+    """Returns all that there is to say of the job; on a terminal a letter a node where a line for each rank would fill pages."""
+    height = _LINES if console.is_terminal and lines_wanted(status) > _LINES else None
+    lines = frame(status, width=console.width, height=height, glyphs=glyphs_for(console.encoding))
     return Group(*lines)
 
 

@@ -34,11 +34,15 @@ class RankPulse:
 
     def step_at(self, moment_s: float) -> int:
         """Returns the step that was in progress then, as far as heartbeats tell it."""
-        before = [point for point in self.points if point.began_s <= moment_s]
-        if not before:
-            return self.points[0].step if self.points else NO_STEP
-        last = before[-1]
-        after = self.points[len(before)] if len(before) < len(self.points) else None
+        after: StepPoint | None = None
+        last: StepPoint | None = None
+        for point in reversed(self.points):  # the moment is a heartbeat ago: near the end
+            if point.began_s <= moment_s:
+                last = point
+                break
+            after = point
+        if last is None:
+            return after.step if after is not None else NO_STEP
         if after is None or after.step <= last.step:
             return last.step
         share = (moment_s - last.began_s) / (after.began_s - last.began_s)

@@ -1,13 +1,13 @@
 """What the job looks like from outside: the core's state and the last heartbeats in, JobStatus out."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus, ReportedNumber, SpentTimes
 from deadpool.proto.vault.holdings import ranks_text
-from deadpool.supervisor.model.membership import Node, NodeRole
+from deadpool.supervisor.model.membership import Node, NodeRole, Rank
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
@@ -32,6 +32,10 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
     steps = [rank.step for rank in state.roster.ranks]
     members = [node.node_id for node in state.roster.members()]
     moment_s = pulse.moment_s(now_s=now_s)
+    played: dict[str, list[Rank]] = {node.node_id: [] for node in nodes}
+    for rank in state.roster.ranks:
+        if rank.node_id in played:
+            played[rank.node_id].append(rank)
     return JobStatus(
         job_id=state.config.job_id,
         phase=state.phase,
@@ -42,7 +46,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         world_size=len(state.roster.ranks),
         hooked=state.hooked,
         exposed_stall_s=pulse.exposed_stall_s(),
-        nodes=tuple(_node_status(node, state, pulse, now_s, moment_s) for node in nodes),
+        nodes=tuple(_node_status(node, played[node.node_id], state, pulse, now_s, moment_s) for node in nodes),
         recoveries=tuple(state.recovery.records),
         unprotected=unprotected(state),
         checkpoint_step=state.protection.checkpoint_step,
@@ -89,14 +93,14 @@ def spent(state: JobState, pulse: Pulse, *, now_s: float) -> SpentTimes:
     return state.account.so_far(state.time_kind(), nodes, now_s=now_s, stalled_s=pulse.exposed_stall_s())
 
 
-def _node_status(node: Node, state: JobState, pulse: Pulse, now_s: float, moment_s: float) -> NodeStatus:
+def _node_status(node: Node, played: Sequence[Rank], state: JobState, pulse: Pulse, now_s: float, moment_s: float) -> NodeStatus:
     heartbeat, heard_s = pulse.heartbeats.get(node.node_id, (Heartbeat(generation=0), now_s))
     if node.role is NodeRole.LOST:
         heartbeat = Heartbeat(generation=heartbeat.generation)
     progress = {each.rank: each for each in heartbeat.ranks}
     ranks = [
         _rank_status(rank.rank, rank.pid, progress.get(rank.rank), pulse, moment_s, state.failures.stragglers.get(rank.rank, 0.0))
-        for rank in state.roster.of_node(node.node_id)
+        for rank in played
     ]
     rates = pulse.nodes.get(node.node_id, NodePulse()) if node.live else NodePulse()
     readings = {each.name: each.value for each in heartbeat.readings}

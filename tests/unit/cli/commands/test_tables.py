@@ -1,9 +1,11 @@
 """The JSON of `deadpool status` is spelt as the summary's; an event is one line."""
 
+import io
 from typing import Any
 
 import pytest
-from statuses import job
+from rich.console import Console
+from statuses import job, thousand
 
 from deadpool.cli.commands import tables
 from deadpool.proto.convert import status_as_plain
@@ -27,3 +29,14 @@ def test_json_spells_the_class_as_the_summary_does() -> None:
 )
 def test_an_event_is_one_line(event: dict[str, Any], line: str) -> None:
     assert tables.event_line(event).plain == line
+
+
+def test_on_a_terminal_a_thousand_nodes_do_not_fill_pages_but_a_program_gets_a_line_a_rank() -> None:
+    shown = []
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+        console.print(tables.status_view(thousand(), console))
+        assert isinstance(console.file, io.StringIO)
+        shown.append(len(console.file.getvalue().splitlines()))
+    assert shown[0] <= 60
+    assert shown[1] > 8000
