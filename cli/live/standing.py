@@ -3,14 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from statistics import median
 
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus
 
 _SILENT_S = 2.0  # heartbeats come once a second
-_FEWEST = 4  # ranks to call one of them slow
-_TIMES_MEDIAN = 1.3
-_DEVIATIONS = 5.0
 
 
 class Standing(IntEnum):
@@ -54,14 +50,8 @@ def own_s(rank: RankStatus) -> float:
 
 
 def slow_ranks(status: JobStatus) -> dict[int, float]:
-    """Returns how many times the median's own time the step of each rank takes that is far from the others."""
-    own = {rank.rank: own_s(rank) for node in status.nodes for rank in node.ranks if own_s(rank) > 0}
-    if len(own) < _FEWEST:
-        return {}
-    middle = median(own.values())
-    deviation = median(abs(value - middle) for value in own.values())
-    limit = max(_TIMES_MEDIAN * middle, middle + _DEVIATIONS * deviation)
-    return {rank: value / middle for rank, value in own.items() if value > limit}
+    """Returns the stragglers, as the supervisor has found them: how many times the median's its own part of a step takes."""
+    return {rank.rank: rank.slow_times for node in status.nodes for rank in node.ranks if rank.slow_times > 0}
 
 
 def standings(status: JobStatus) -> list[NodeStanding]:

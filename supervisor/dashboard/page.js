@@ -9,7 +9,7 @@ const PHASES = { detect: "detect", decide: "decide", quiesce: "quiesce", plan: "
 const TONES = { run: "good", recover: "warn", start: "", assemble: "", finish: "", end: "" };
 const ROLES_APART = ["lost", "faulty", "drained", "draining"];
 const TILES_FROM = 8, ROWS_SHOWN = 64, ROWS_OF_MANY = 16, RECOVERIES_SHOWN = 50, EVENTS_SHOWN = 200, EVENTS_KEPT = 20000;
-const SILENT_MS = 10000, FIRST_PAUSE_MS = 500, LONGEST_PAUSE_MS = 8000, SLOW = 1.5, SLOW_BY_S = 0.005, OF_SIGNALS = 128;
+const SILENT_MS = 10000, FIRST_PAUSE_MS = 500, LONGEST_PAUSE_MS = 8000, OF_SIGNALS = 128;
 
 const at = (id) => document.getElementById(id);
 const view = { status: null, now: 0, events: [], dropped: 0, paused: false, ended: false, heard: 0, opened: false };
@@ -396,7 +396,7 @@ function recoveryRow(record, end, longest_s) {
 const computes = (rank) => (rank.wait_s >= 0 ? rank.step_s - rank.wait_s : rank.step_s);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-function median(values) { // the lower one of two: when half of the ranks are slow, they are the slow ones
+function median(values) {
   const sorted = [...values].sort((one, other) => one - other);
   return sorted.length ? sorted[(sorted.length - 1) >> 1] : 0;
 }
@@ -404,7 +404,7 @@ function median(values) { // the lower one of two: when half of the ranks are sl
 function showNodes() {
   const nodes = view.status.nodes, ranks = nodes.flatMap((node) => node.ranks).filter((rank) => rank.step_s > 0);
   const usual = median(ranks.map(computes));
-  const slow = (node) => node.ranks.filter((rank) => rank.step_s > 0 && computes(rank) > SLOW * usual && computes(rank) - usual > SLOW_BY_S);
+  const slow = (node) => node.ranks.filter((rank) => rank.slow_times > 0); // as the supervisor has found them
   const apart = (node) => (node.role === "lost" ? 3 : ROLES_APART.includes(node.role) ? 0 : node.troubles.length || slow(node).length ? 1 : 2);
   const sorted = [...nodes].sort((one, other) => apart(one) - apart(other) || one.index - other.index);
   const living = nodes.filter((node) => node.role !== "lost").length;

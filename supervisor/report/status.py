@@ -117,7 +117,7 @@ def _node_status(node: Node, played: Sequence[Rank], state: JobState, pulse: Pul
         shm_free_bytes=heartbeat.shm_free_bytes,
         standins_ready=heartbeat.standins_ready,
         ranks=tuple(ranks),
-        troubles=(*node.troubles.values(), *_slow(state, node)),
+        troubles=tuple(node.troubles.values()),
         clock_ahead_s=pulse.clocks_ahead_s.get(node.node_id, 0.0),
         hot_ranks=tuple(sorted(hot.rehearsed)) if hot is not None else (),
         gpu_busy_share=readings.get("gpu_busy_share", -1.0),
@@ -129,12 +129,6 @@ def _node_status(node: Node, played: Sequence[Rank], state: JobState, pulse: Pul
         hot_bytes=heartbeat.hot_bytes,
         hot_device_bytes=sum(hot.rehearsed.values()) if hot is not None else 0,
     )
-
-
-def _slow(state: JobState, node: Node) -> list[str]:
-    """Returns what is to be said of this node's stragglers."""
-    times = {rank.rank: state.failures.stragglers.get(rank.rank) for rank in state.roster.of_node(node.node_id)}
-    return [f"rank {rank} is slow: {each:.1f} times the others" for rank, each in times.items() if each is not None]
 
 
 def _rank_status(

@@ -28,7 +28,14 @@ KEY = view_key(TOKEN)
 def node(index: int, role: str, *ranks: int, slow: bool = False) -> NodeStatus:
     playing = tuple(
         RankStatus(
-            rank=rank, pid=rank + 1, step=40, commit_step=39, exposed_stall_s=0.0, step_s=0.5, wait_s=0.02 if slow else 0.4
+            rank=rank,
+            pid=rank + 1,
+            step=40,
+            commit_step=39,
+            exposed_stall_s=0.0,
+            step_s=0.5,
+            wait_s=0.02 if slow else 0.4,
+            slow_times=4.8 if slow else 0.0,
         )
         for rank in ranks
     )

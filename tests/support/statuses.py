@@ -51,6 +51,6 @@ def thousand(**changes: Any) -> JobStatus:
         role = "lost" if index in (5, 77) else "spare" if index >= 1000 else "member"
         played = [rank(8 * index + at, wait_s=0.06 - 0.0005 * at) for at in range(8)] if role == "member" else []
         if index == 17:
-            played[0] = replace(played[0], wait_s=0.01)
+            played[0] = replace(played[0], wait_s=0.01, slow_times=1.9)
         nodes.append(node(index, role, *played, **({"standins_ready": 8} | special.get(index, {}))))
     return job(world_size=8000, nodes=tuple(nodes), **changes)

@@ -80,7 +80,7 @@ def test_where_there_is_little_room_each_letter_is_the_worst_of_several() -> Non
 
 
 def test_a_rank_that_is_slow_by_itself_is_marked_and_those_that_wait_for_it_are_not() -> None:
-    slow = (node(0, "member", rank(0), rank(1)), node(1, "member", rank(2), rank(3, wait_s=0.01)))
+    slow = (node(0, "member", rank(0), rank(1)), node(1, "member", rank(2), rank(3, wait_s=0.01, slow_times=2.0)))
     shown = frame(job(nodes=slow, recoveries=()), width=80, height=40, glyphs=UNICODE)
     assert "~ rank 3 works 2.0 times as long as the median" in [line.plain.strip() for line in shown]
     marked = [line.plain.split()[0] for line in shown if "magenta" in _styles(line)]
