@@ -23,7 +23,7 @@ from deadpool.proto.vault.edge import edge_name
 
 MEET_TIMEOUT_S = 30.0
 _STDERR_BYTES = 4096
-_SAID_LINES = 3
+_SAID_LINES = 8
 
 
 class _Pair:
@@ -122,6 +122,7 @@ class MpiPairs:
         self._pairs: dict[str, _Pair] = {}  # by holder
         self._all: set[_Pair] = set()  # those also that are wanted no more
         self._timer: asyncio.TimerHandle | None = None
+        self._began_s = time.time()
 
     @property
     def pids(self) -> set[int]:
@@ -133,15 +134,14 @@ class MpiPairs:
         self._carry_out(self._edges.wanted(sorted(each.node_id for each in holders), generation, now_s=time.monotonic()))
 
     def close(self) -> None:
-        """Ends all of them, waiting for nothing but that."""
+        """Ends all of them, waiting for nothing but that, and removes what is left of any on this machine."""
         if self._timer is not None:
             self._timer.cancel()
         for pair in self._all:
             pair.kill()
             pair.close()
-        if self._all:
-            remove_segments(since_s=min(pair.since_s for pair in self._all))
         self._all.clear()
+        remove_segments(since_s=self._began_s)  # also of receivers here, of other nodes' pairs
 
     def _carry_out(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
