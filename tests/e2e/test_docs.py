@@ -26,7 +26,7 @@ def test_a_script_of_the_tutorial_recovers(launcher: Launcher, tmp_path: Path, n
     (tmp_path / name).write_text(SCRIPTS[name])
     drilled = launcher.start(*DRILLS[name], str(tmp_path / name), program=DRILL).wait(150)
     assert drilled.exit_code == 0, drilled.out + drilled.err
-    assert drilled.out.rstrip().endswith("this script recovers by every way there is.")
+    assert "this script recovers by every way there is." in drilled.out
 
 
 @pytest.mark.long

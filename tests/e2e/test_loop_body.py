@@ -22,10 +22,7 @@ def test_logging_evaluation_checkpoint_and_early_stop(launcher: Launcher) -> Non
     die = [word for place, step in PLACES for word in ("--die", place, str(step))]
     broken = finished(start(launcher, *die))
     broken.assert_same_as(reference)
-    recoveries = broken.summary["recoveries"]
-    assert len(recoveries) == len(PLACES)
-    kept = [recovery["survivors_kept_processes"] for recovery in recoveries]
-    assert kept[0]  # the loop body was not in it
+    assert len(broken.summary["recoveries"]) == len(PLACES)
     assert broken.summary["committed_steps_lost"] == 0
 
 
