@@ -135,7 +135,7 @@ def test_the_space_that_a_rank_needs_is_made_or_refused(tmp_path: Path) -> None:
         node.start_ranks(0)
         assert node.expect(RankExited).exit_code == 0
         first, second = node.log("rank-0-gen1.log").splitlines()
-        assert first == "Reserved(error='') ['lock', 'snapshot-0-a', 'snapshot-0-b']"
+        assert first == "Reserved(error='') ['holder', 'lock', 'snapshot-0-a', 'snapshot-0-b']"
         assert f"needs {(2 << 50) + (2 << 40) + (64 << 10)} bytes" in second
         assert "are free" in second
 
