@@ -146,7 +146,8 @@ class CellSession(Session):
         self._reserved = None
         self.line = _Line()
         self._link = self.line  # type: ignore[assignment]
-        self.role, self.rank, self.world_size = role, node.rank, WORLD
+        self.role = self._role = role
+        self.rank, self.world_size = node.rank, WORLD
         self.member = Member(rank=node.rank, generation=role.generation, joiner=role.muted)
         self.record = CallRecord(record_path(vault, node.rank), create=True)
         self._make_plan, self._planned = plan, 0
