@@ -451,6 +451,7 @@ class SimSupervisor:
             self._handle(stalled)
         while not self.is_down and (commands := self.job.tick(now_s=now_s)):
             self.past.append((None, now_s))
+            self._unwritten = 0  # what came before this line is in the journal with it
             self._validate()
             self._generation = self.job.state.generation
             self._carry_out(commands)
