@@ -57,6 +57,8 @@ class Driver:
         for rank in range(WORLD):
             self.start(rank)
         if self.case["break"] == "random":
+            built = [f"built/{rank}" for rank in range(WORLD)]
+            self.until(lambda: self.has(built), "all ranks have their model")  # a break before has no state to go back to
             for _ in range(self.case["breaks"]):
                 after_s = self.random.random() * self.case["within_s"]
                 self.order({"strike": self.random.randrange(WORLD), "after_steps": self.random.randrange(5), "after_s": after_s})

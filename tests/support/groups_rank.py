@@ -238,6 +238,7 @@ class Rank:
             step = self.recover(-1)
         else:
             self.keep(0)
+            self.report(f"built/{self.rank}")
         while True:
             finished = False
             while step < self.case["steps"] and not finished:
