@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from launching import Job, Launcher, until
-from training import EVAL_EVERY, ON_8_RANKS, Training, finished, lines, nodes, script, start
+from training import EVAL_EVERY, ON_8_RANKS, Training, finished, lines, lost_once_on_disk, nodes, script, start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -18,6 +18,7 @@ UNHOOKED = str(Path(__file__).parents[1] / "support" / "unhooked.py")
 WAYS = ("ddp", "zero", "fsdp", "hsdp", "tp-fsdp", "pp", "3d", "megatron")
 FAST = {"node": ("tp-fsdp",), "rank": ("pp",), "disk": ("pp",)}  # these run with all others
 EVALUATES = EVAL_EVERY - 1  # a step in which the held-out loss is due, after the update in whose middle injections happen
+SLOW_SCRIPT = str(Path(__file__).parents[1] / "support" / "slowly.py")
 SLOWLY = tuple(word for rank, step in ((0, 4), (1, 14), (0, 24)) for word in ("--inject", f"slow-rank:{rank}@{step}"))
 
 
@@ -84,8 +85,9 @@ def test_a_drained_node(launcher: Launcher, reference: Training, parallel: str) 
 def test_started_again_from_disk(launcher: Launcher, reference: Training, parallel: str, tmp_path: Path) -> None:
     """The job ends with a lost node that nothing replaces; a second one goes on from the newest checkpoint."""
     disk = ("--checkpoint-dir", str(tmp_path / "checkpoints"), "--checkpoint-every", "4")
-    ended = start(launcher, parallel, *disk, "--spares", "0", "--on-exhausted", "abort", "--inject", "kill-node:1@18")
-    assert ended.wait().exit_code == 1
+    alone = ("--standalone", *nodes(parallel), "--on-exhausted", "abort", "--summary-json", "summary.json")
+    ended = launcher.start(*alone, *disk, SLOW_SCRIPT, *script(parallel))
+    lost_once_on_disk(ended)
     again = finished(job := start(launcher, parallel, *disk))
     assert found(job) >= 4
     assert lines(ended.folder / "losses") | lines(again.losses) == lines(reference.losses)

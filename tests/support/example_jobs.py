@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launching import Job, Launcher, until
-from training import Training, finished, lines
+from training import Training, finished, lines, lost_once_on_disk
 
 NODES = ("--standalone", "--nnodes", "2", "--spares", "1", "--summary-json", "summary.json")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as torchrun sets it for several ranks on a node: sums depend on how many share them
@@ -55,8 +55,8 @@ class Example:
     def assert_starts_again_from_disk(self, launcher: Launcher, checkpoints: Path, reference: Training) -> None:
         """A job ends with a lost node that nothing replaces; a second one goes on from DeadPool's newest checkpoint."""
         disk = ("--checkpoint-dir", str(checkpoints), "--checkpoint-every", "4")
-        ended = self.start(launcher, *disk, "--spares", "0", "--on-exhausted", "abort", "--inject", "kill-node:1@18")
-        assert ended.wait().exit_code == 1
+        ended = self.start(launcher, *disk, "--spares", "0", "--on-exhausted", "abort", through="slowly.py")
+        lost_once_on_disk(ended)
         again = finished(job := self.start(launcher, *disk))
         assert [int(each["step"]) >= 4 for each in job.events() if each["event"] == "checkpoint_found"] == [True]
         assert lines(ended.folder / "losses") | lines(again.losses) == lines(reference.losses)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launching import Job, Launcher
+from launching import Job, Launcher, until
 
 ROOT = Path(__file__).parents[2]
 STEPS = 36
@@ -65,6 +65,13 @@ def finished(job: Job) -> Training:
     outcome = job.wait()
     assert outcome.exit_code == 0, f"{outcome.out}\n{outcome.err}"
     return Training(job.folder / "losses", job.folder / "digests", json.loads((job.folder / "summary.json").read_text()))
+
+
+def lost_once_on_disk(job: Job) -> None:
+    """The job loses a node as soon as it has a persistent checkpoint, and ends by it. Its steps should leave time for that."""
+    until(lambda: "checkpoint" in [event["event"] for event in job.events()], 100, "a checkpoint is whole")
+    assert job.ask("inject", "kill-node", "1").returncode == 0
+    assert job.wait().exit_code == 1
 
 
 def lines(path: Path) -> set[str]:
