@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -225,7 +226,7 @@ def job(folder: Path, options: list[Any]) -> str | None:
     launched = Launched([str(part) for part in (*head, *options)], folder, {"DEADPOOL_CUDA_GROUPS": "gloo"})
     try:
         code = launched.process.wait(timeout=150)
-    except Exception as error:
+    except subprocess.TimeoutExpired as error:
         return f"{error}: {launched.tail()}"
     finally:
         launched.end()

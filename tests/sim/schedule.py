@@ -56,6 +56,7 @@ class Run:
             checkpoint_dir="shared",
             spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
             on_loss=random.Random(f"loss {seed}").choice([OnLoss.SWAP] * 7 + [OnLoss.RESTART]),
+            swap_stragglers=random.Random(f"swap {seed}").random() < 0.3,
             hot_standins=random.Random(f"hot {seed}").choice([0, 0, 1, 2]),
             relay_above=random.Random(f"relays {seed}").choice([0, 1, 2, 1000, 1000]),
         )
@@ -78,6 +79,10 @@ class Run:
         faults = Faults(self.supervisor)
         for index in range(nnodes + self.config.spares):
             world.at(world.between(0, 0.5), faults.boot, index)
+        straggler = random.Random(f"straggler {seed}")
+        if self.config.swap_stragglers:
+            for _ in range(straggler.choice([1, 1, 2])):
+                world.at(straggler.uniform(0.2, 4.0), self.supervisor.straggles, straggler.randrange(self.config.world_size))
         moment_s = world.between(0.2, 2.5)
         for _ in range(shape.choice([1, 1, 2, 2, 3, 4, 6])):
             world.at(moment_s, shape.choice(faults.all() + (faults.of_relays() if self.config.relay_above < _FEW else [])))

@@ -35,7 +35,15 @@ from deadpool.supervisor.failures.hang_inquiry import stepping_generation
 from deadpool.supervisor.failures.heartbeats import HeartbeatMonitor
 from deadpool.supervisor.failures.node_claims import Claim, Claims
 from deadpool.supervisor.model.commands import Answer, Command, EndJob, Note, Quit, SendOrder
-from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, NodeLost, StepsStalled, SupervisorStarted
+from deadpool.supervisor.model.events import (
+    DrainRequested,
+    Event,
+    FromAgent,
+    NodeLost,
+    StepsStalled,
+    StragglerJudged,
+    SupervisorStarted,
+)
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.validate import validate
@@ -278,6 +286,20 @@ class SimSupervisor:
 
     def _drain(self, node_id: str, undo: bool) -> None:
         self._handle(DrainRequested(event_id=self._next_id(), node=node_id, reason="simulated", undo=undo))
+
+    def straggles(self, rank: int) -> None:
+        """The rank's own part of a step takes long, as its supervisor has found by the heartbeats."""
+        if not self.is_down and not self.job.state.ending.over and not self._is_away(self._straggles, rank):
+            self._straggles(rank)
+
+    def _straggles(self, rank: int) -> None:
+        state = self.job.state
+        node_id = state.roster.ranks[rank].node_id if rank < len(state.roster.ranks) else ""
+        if state.phase is Phase.RUN:  # as the runtime asks the watch
+            judged = StragglerJudged(
+                event_id=self._next_id(), generation=state.generation, rank=rank, node=node_id, own_s=0.3, median_s=0.1
+            )
+            self._handle(judged)
 
     # ------------------------------------------------------------ losing the supervisor
 
