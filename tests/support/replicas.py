@@ -103,8 +103,13 @@ def serving(root: Path) -> Iterator[Receiver]:
     receiver = Receiver(root)
     yield receiver
     receiver.close()
+    join_threads()
+
+
+def join_threads(*names: str) -> None:
+    """Waits until no thread of a replica server is left, nor one whose name begins with one of `names`."""
     for thread in threading.enumerate():
-        if thread.name.startswith("replica-"):
+        if thread.name.startswith(("replica-", *names)):
             thread.join(10.0)
             assert not thread.is_alive(), thread
 

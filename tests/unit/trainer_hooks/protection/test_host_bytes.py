@@ -1,12 +1,12 @@
 """What a rank's state takes of host memory is what docs/guarantees.md says."""
 
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from replicas import join_threads
 from torch import nn
 
 from deadpool.agent.vault.folder import Vault
@@ -66,6 +66,4 @@ def test_the_vaults_take_what_is_documented(tmp_path: Path, checkpoints: bool, v
     client.close()
     server.close()
     vault.remove()
-    for thread in threading.enumerate():
-        if thread.name.startswith("replica-"):
-            thread.join(10.0)
+    join_threads()

@@ -1,11 +1,11 @@
 """What a lost rank is restored from, byte by byte: its replica and its peers' snapshots, over real connections."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from replicas import join_threads
 from torch import nn
 
 from deadpool.agent.vault.replica_server import ReplicaServer
@@ -78,9 +78,7 @@ def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
     yield ranks
     for rank in ranks:
         rank.server.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("replica-"):
-            thread.join(10.0)
+    join_threads()
 
 
 def sealed(ranks: list[Rank]) -> Source:

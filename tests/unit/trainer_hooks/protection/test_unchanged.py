@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from replicas import join_threads
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
@@ -147,9 +148,7 @@ def protected(folder: Path, optimizer: dict[str, bool]) -> Iterator[Training]:
     finally:
         training.protector.close()
         server.close()
-        for thread in threading.enumerate():
-            if thread.name.startswith(("replica-", "deadpool-")):
-                thread.join(10.0)
+        join_threads("deadpool-protect")
 
 
 def write_a_view(tensor: Tensor) -> None:
