@@ -24,7 +24,6 @@ from deadpool.agent.edges.pairs import MpiPairs
 from deadpool.agent.events import Command, Event
 from deadpool.agent.health.fd_exhaustion import RETRY_S, is_exhaustion
 from deadpool.agent.health.gpus import Gpus, open_nvml
-from deadpool.agent.health.readings import VAULT_ROOT
 from deadpool.agent.heartbeats import Heartbeats
 from deadpool.agent.logs.moments import Moments
 from deadpool.agent.logs.routing import LogRoutes, file_only, rank_routes
@@ -42,6 +41,7 @@ from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
 from deadpool.host.limits import no_process_left, too_few_open_files
+from deadpool.host.vault_folders import VAULT_ROOT
 from deadpool.proto.call_record import Head, record_counts, record_path
 from deadpool.proto.config import JobConfig, Transport
 from deadpool.proto.messages import (

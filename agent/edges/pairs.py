@@ -16,8 +16,8 @@ import psutil
 from deadpool.agent.edges.decisions import Decision, Edges, EndPair, StartPair
 from deadpool.agent.edges.launcher import MpiLauncher, in_slurm, is_root, pair_command, pair_environment, sidecar_command
 from deadpool.agent.edges.segments import remove_segments
-from deadpool.agent.vault.folder import vault_folder
 from deadpool.host.text import printable
+from deadpool.host.vault_folders import vault_folder
 from deadpool.proto.messages import EdgeChanged, Endpoint
 from deadpool.proto.vault.edge import edge_name
 

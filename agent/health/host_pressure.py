@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 from deadpool.agent.health.fd_exhaustion import is_exhaustion
-from deadpool.agent.health.readings import VAULT_ROOT
 from deadpool.host.disk import free_bytes
+from deadpool.host.vault_folders import VAULT_ROOT
 from deadpool.proto.messages import HostTrouble
 
 TROUBLES = ("memory", "shm", "files", "log-disk")

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 from deadpool.host.disk import free_bytes
+from deadpool.host.vault_folders import VAULT_ROOT
 
-VAULT_ROOT = "/dev/shm"
 _LOOPBACK = "lo"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -1,25 +1,21 @@
 """The node's vault: a folder in /dev/shm that outlives the ranks' processes and dies with the agent.
 
-It appears, locked, in one move (rename), and its `lock` file stays locked as long as the agent lives. A folder whose lock is free
-belongs to a dead agent; the next agent removes it.
+It appears, locked, in one move (rename), and its lock is held as long as the agent lives (host/vault_folders.py).
 """
 
 import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-from deadpool.host.disk import free_bytes, remove_folder
+from deadpool.host.disk import free_bytes
 from deadpool.host.errors import ConfigError, SnapshotError
+from deadpool.host.vault_folders import LOCK, empty_and_remove, remove_leftovers, vault_folder
 from deadpool.proto.call_record import RECORD_BYTES
 from deadpool.proto.messages import RankSet, Slot, SlotKind
 from deadpool.proto.vault.layout import HEADER_BYTES, SNAPSHOT_NAMES, Header, Tables, reserve, slot_path
 from deadpool.proto.vault.together import HeldTogether
-
-_PREFIX = "deadpool-"
-_LOCK = "lock"
 
 
 class Vault:
@@ -38,7 +34,7 @@ class Vault:
         folder = vault_folder(root, job_id, node_id)
         unborn = root / f".{folder.name}.{os.getpid()}"
         unborn.mkdir(mode=0o700)
-        lock_fd = os.open(unborn / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock_fd = os.open(unborn / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             unborn.rename(folder)
@@ -49,7 +45,7 @@ class Vault:
         return cls(folder, lock_fd)
 
     def remove(self) -> None:
-        _remove(self.folder)
+        empty_and_remove(self.folder)
         os.close(self._lock_fd)
 
     def reserve_snapshots(self, rank: int, snapshot_bytes: int, replica_bytes: int, *, slots: int = 2) -> None:
@@ -98,43 +94,6 @@ class Vault:
         return None
 
 
-def vault_folder(root: Path, job_id: str, node_id: str) -> Path:
-    return root / f"{_PREFIX}{job_id}-{node_id}"
-
-
 def rank_set(rank: int, ranks: tuple[int, ...], digest: int) -> RankSet:
     """Returns the set as a slot of that rank names it. `ranks`, `digest`: as HeldTogether says."""
     return RankSet(ranks=tuple(other for other in ranks if other != rank), digest=digest >> 1)  # a signed number on the wire
-
-
-def remove_leftovers(root: Path) -> None:
-    """Removes the vaults of this user's dead agents."""
-    for folder in root.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(FileNotFoundError):  # another agent was quicker
-            if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
-                continue
-            with _try_lock(folder / _LOCK) as locked:
-                if locked:
-                    _remove(folder)
-
-
-@contextlib.contextmanager
-def _try_lock(path: Path) -> Iterator[bool]:
-    """Enters with whether the lock could be had, and the file is still the one at that path."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield os.fstat(fd).st_ino == path.stat().st_ino
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(fd)
-
-
-def _remove(folder: Path) -> None:
-    """Removes the folder, the lock last: until then no other agent can take it for its own."""
-    with contextlib.suppress(FileNotFoundError):  # whoever cleans up after the dead agent may be quicker
-        for path in folder.iterdir():
-            if path.name != _LOCK:
-                path.unlink(missing_ok=True)
-    remove_folder(folder)

@@ -20,10 +20,10 @@ import psutil
 from deadpool.cli.doctor.checks import Machine
 from deadpool.host.disk import free_bytes
 from deadpool.host.ports import why_taken
+from deadpool.host.vault_folders import VAULT_ROOT
 
 _TIMEOUT_S = 60.0
 _MPI_S = 10.0
-_VAULTS = "/dev/shm"
 _TORCH = """
 import json, torch, torch.distributed as dist
 gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
@@ -34,14 +34,14 @@ print(json.dumps({"torch": torch.__version__, "gpus": gpus, "nccl": nccl}))
 
 def this_machine(*, port: int, python: str) -> Machine:
     """`port`: to be looked at, 0 for none. `python`: the ranks' interpreter, the only one that knows torch."""
-    shm = os.statvfs(_VAULTS)
+    shm = os.statvfs(VAULT_ROOT)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     return Machine(
         wall_s=time.time(),
         shm_bytes=shm.f_blocks * shm.f_frsize,
-        shm_free_bytes=free_bytes(_VAULTS),
-        shm_writable=os.access(_VAULTS, os.W_OK),
+        shm_free_bytes=free_bytes(VAULT_ROOT),
+        shm_writable=os.access(VAULT_ROOT, os.W_OK),
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         files_soft=soft,

@@ -130,10 +130,6 @@ def signal_hosted(job_folder: Path, number: int = signal.SIGTERM) -> bool:
     return False
 
 
-def vault_folder(job_id: str, node_id: str) -> Path:
-    return Path("/dev/shm", f"deadpool-{job_id}-{node_id}")
-
-
 def _wait_for_any() -> tuple[int, int] | None:
     """Returns (pid, exit code, or minus the signal that killed it) of a child that has ended; None when there is none."""
     try:

@@ -16,15 +16,15 @@ from typing import Any
 import grpc
 
 from deadpool.cli import client
-from deadpool.cli.launcher.children import Children, module_command, vault_folder
+from deadpool.cli.launcher.children import Children, module_command
 from deadpool.cli.nodes.job_token import TOKEN_VARIABLE, secret_path, shared_secret, token_of
 from deadpool.cli.nodes.live_nodes import LiveNodes
 from deadpool.cli.nodes.rendezvous import endpoint_of, node_name, own_host
 from deadpool.cli.nodes.wrapper import live
 from deadpool.cli.plan.plan import LaunchPlan, Rendezvous
-from deadpool.host.disk import remove_folder
 from deadpool.host.errors import ConfigError, DeadpoolError
 from deadpool.host.ports import why_taken
+from deadpool.host.vault_folders import VAULT_ROOT, remove_vault, vault_folder
 from deadpool.proto.config import JobConfig
 from deadpool.proto.doors import open_channel
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS
@@ -111,7 +111,7 @@ class OwnNode:
         self._remove_vault()
 
     def _remove_vault(self) -> None:
-        remove_folder(vault_folder(self._config.job_id, self._node_id))
+        remove_vault(vault_folder(VAULT_ROOT, self._config.job_id, self._node_id))
 
 
 def own_node(

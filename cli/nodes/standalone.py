@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deadpool.cli.launcher.children import SUPERVISOR, Children, module_command, signal_hosted, vault_folder
+from deadpool.cli.launcher.children import SUPERVISOR, Children, module_command, signal_hosted
 from deadpool.cli.nodes.netns import Networks, open_networks
 from deadpool.cli.nodes.warm_nodes import WarmNodes, open_warm_nodes
-from deadpool.host.disk import remove_folder
+from deadpool.host.vault_folders import VAULT_ROOT, remove_vault, vault_folder
 from deadpool.proto.config import JobConfig
 
 
@@ -109,7 +109,7 @@ class StandaloneNodes:
 
     def _remove_vaults(self, node_ids: list[str]) -> None:
         for node_id in node_ids:
-            remove_folder(vault_folder(self._config.job_id, node_id))
+            remove_vault(vault_folder(VAULT_ROOT, self._config.job_id, node_id))
 
     def _start_node(self, node_id: str) -> None:
         own = ["--job-dir", str(self._folder), "--with-parent", "--node-id", node_id, "--hint", node_id.removeprefix("node")]

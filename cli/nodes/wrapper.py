@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from deadpool.cli.launcher.children import Children, module_command, vault_folder
+from deadpool.cli.launcher.children import Children, module_command
 from deadpool.deploy.slurm.allocation import node_states, nodes_command, task_of
 from deadpool.host.addresses import interface_address, own_address, split_host_port
 from deadpool.host.console import tell
-from deadpool.host.disk import remove_folder
 from deadpool.host.errors import ConfigError
 from deadpool.host.lifetime import become_subreaper, signal_at_parents_death
+from deadpool.host.vault_folders import VAULT_ROOT, remove_vault, vault_folder
 from deadpool.proto.shared_folder import read_shared, stand_where_the_launcher_does
 from deadpool.proto.terms import newest_endpoint, read_outcome
 
@@ -85,7 +85,7 @@ def live(job_id: str, node_id: str, options: Sequence[str]) -> int:
         deadline_s = time.monotonic() + _KILL_S
         while children.kill_orphans() and time.monotonic() < deadline_s:
             wait(_POLL_S)
-    remove_folder(vault_folder(job_id, node_id))
+    remove_vault(vault_folder(VAULT_ROOT, job_id, node_id))
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.agent.vault.folder import Vault, remove_leftovers
+from deadpool.agent.vault.folder import Vault
 from deadpool.host.disk import free_bytes
 from deadpool.host.errors import ConfigError
+from deadpool.host.vault_folders import remove_vault, vault_folder
 from deadpool.proto.messages import RankSet, Slot, SlotKind
 from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, slot_capacity, slot_path
 from deadpool.proto.vault.together import HeldTogether
@@ -88,17 +89,11 @@ def test_too_little_space_is_one_line_with_the_sum_and_what_is_free(tmp_path: Pa
     vault.remove()
 
 
-def test_a_live_agents_vault_is_its_own_and_a_dead_ones_is_removed(tmp_path: Path) -> None:
+def test_a_live_agents_vault_is_its_own(tmp_path: Path) -> None:
     alive = Vault.create(tmp_path, "job", "node0")
     with pytest.raises(ConfigError, match="in use by another agent"):
         Vault.create(tmp_path, "job", "node0")
-    dead = tmp_path / "deadpool-job-node1"
-    dead.mkdir()
-    (dead / "lock").touch()
-    (dead / "snapshot-0-a").touch()
-    stranger = tmp_path / "deadpool-of-someone-else"  # no lock: not a vault
-    stranger.mkdir()
-    remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deadpool-job-node0", "deadpool-of-someone-else"]
+    remove_vault(vault_folder(tmp_path, "job", "node0"))  # a launcher of another job of that name, at its end
+    assert (alive.folder / "lock").exists()
     alive.remove()
     Vault.create(tmp_path, "job", "node0").remove()
