@@ -1,10 +1,9 @@
-"""What would a joiner save that does not compute its parameters' first values? All of them are overwritten by the restore.
+"""What does a joiner save that leaves out its parameters' first values? All of them are overwritten by the restore.
 
     python benchmarks/initialising.py
 
-A transformer of about 200M parameters is built on one core: as it is; with copies of a small random tile in place of each large
-parameter's values; and so that, besides, the random numbers are drawn that it would have drawn. Without those, whatever the
-script draws afterwards is not what the rank's predecessor has drawn.
+A transformer of about 200M parameters is built on one core as it is, and as a joiner builds it with join(skip_init=True).
+The random generator must come out the same.
 """
 
 import ctypes
@@ -12,16 +11,16 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from deadpool.trainer_hooks.first_values import FirstValues
 
 WIDTH, BLOCKS, REPEATS = 1024, 16, 5
-TILE = 1 << 16
 KINDS: dict[str, Callable[[torch.Tensor], Any]] = {
     "nn.Linear's own": lambda weight: None,
     "normal_ after it": lambda weight: nn.init.normal_(weight, std=0.02),
@@ -29,35 +28,9 @@ KINDS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-class Tiled(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Fills large parameters with copies of a tile. `drawn`: what of the generator was left out."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.drawn: list[tuple[Any, torch.Size, tuple[Any, ...], Mapping[str, Any]]] = []
-        self._generator = torch.Generator().manual_seed(0)
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        target = args[0] if args else None
-        if torch.Tag.nondeterministic_seeded not in function.tags or type(target) is not nn.Parameter or target.numel() < TILE:
-            return function(*args, **kwargs)
-        self.drawn.append((function, target.shape, args[1:], kwargs))
-        tile = torch.empty(TILE)
-        function(tile, *args[1:], **{**kwargs, "generator": self._generator})
-        flat = target.data.view(-1)
-        flat.view(-1, TILE).copy_(tile)
-        return target
-
-    def catch_up(self) -> None:
-        """Draws what was left out."""
-        for function, shape, args, kwargs in self.drawn:
-            function(torch.empty(shape), *args, **kwargs)
-
-
-def build(initialise: Callable[[torch.Tensor], Any]) -> nn.Module:
-    sizes = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
-    layers = [nn.Linear(*each) for _ in range(BLOCKS) for each in sizes]
+def build(initialise: Callable[[torch.Tensor], Any], width: int, blocks: int) -> nn.Module:
+    sizes = ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
+    layers = [nn.Linear(*each) for _ in range(blocks) for each in sizes]
     for layer in layers:
         initialise(layer.weight)
     return nn.ModuleList(layers)
@@ -71,30 +44,39 @@ def fresh_memory() -> Iterator[None]:
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def seconds(initialise: Callable[[torch.Tensor], Any], *, tiled: bool, catch_up: bool) -> float:
+def seconds(initialise: Callable[[torch.Tensor], Any], *, left_out: bool, width: int, blocks: int) -> tuple[float, torch.Tensor]:
+    """Returns how long it takes, and the state of the generator after it."""
+    torch.manual_seed(0)
     with fresh_memory():
         began_s = time.perf_counter()
-        with Tiled() if tiled else nullcontext() as mode:
-            model = build(initialise)
-        if catch_up and mode is not None:
-            mode.catch_up()
+        values = FirstValues()
+        if left_out:
+            values.begin(left_out=True)
+        model = build(initialise, width, blocks)
+        values.end()
         took_s = time.perf_counter() - began_s
         del model
-    return took_s
+    return took_s, torch.get_rng_state()
+
+
+def compared(initialise: Callable[[torch.Tensor], Any], *, width: int = WIDTH, blocks: int = BLOCKS) -> dict[str, float]:
+    runs = {
+        way: [seconds(initialise, left_out=left_out, width=width, blocks=blocks) for _ in range(REPEATS)]
+        for way, left_out in (("as it is", False), ("left out", True))
+    }
+    states = [state for each in runs.values() for _, state in each]
+    assert all(state.equal(states[0]) for state in states), "the random numbers that follow differ"
+    return {way: round(statistics.median(took_s for took_s, _ in each), 2) for way, each in runs.items()}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    ways = {"as it is": (False, False), "tiled": (True, False), "tiled, and drawn": (True, True)}
-    build(KINDS["nn.Linear's own"])
-    report = {
-        kind: {
-            way: round(statistics.median(seconds(initialise, tiled=tiled, catch_up=drawn) for _ in range(REPEATS)), 2)
-            for way, (tiled, drawn) in ways.items()
-        }
-        for kind, initialise in KINDS.items()
-    }
-    params = sum(each.numel() for each in build(KINDS["nn.Linear's own"]).parameters())
+    build(KINDS["nn.Linear's own"], WIDTH, BLOCKS)
+    report = {kind: compared(initialise) for kind, initialise in KINDS.items()}
+    report["normal_ after it, blocks four times as wide, one of them"] = compared(
+        KINDS["normal_ after it"], width=4 * WIDTH, blocks=1
+    )
+    params = sum(each.numel() for each in build(KINDS["nn.Linear's own"], WIDTH, BLOCKS).parameters())
     print(json.dumps({"parameters": params, "seconds": report}, indent=2))
 
 

@@ -137,6 +137,7 @@ class RankGuard:
 
     def begin(self, *, until: int, start: int | None = None, rehearse: bool = True) -> None:
         self._loops.begin(start, until)
+        self._session.first_values_end(self._state.held)
         if not self._loops.is_first and not self._passing:
             self._begin_next()
             return

@@ -59,12 +59,16 @@ _begins_again: Session | None = None  # has got another role, and waits for join
 Result = TypeVar("Result")
 
 
-def join(*, timeout: timedelta | None = None) -> "Run":
+def join(*, timeout: timedelta | None = None, skip_init: bool = False) -> "Run":
     """Initialises torch.distributed and returns this process's place in the run. Call once, before anything that communicates.
 
     Under deadpool-launch the process becomes a protected rank; a stand-in waits here until it is given one, so read ranks and
     addresses from the result (or from the environment) after this call, not before. Under torchrun it is init_process_group;
     in a plain process a group of one. `timeout`: of a collective operation, as in init_process_group.
+
+    `skip_init`: a process that takes over a rank does not compute the random first values of its large parameters on the CPU,
+    which the restore overwrites (docs/spares.md). All random numbers after them are the same as with them. A script that uses
+    first values for something that is not in protect(), such as a copy of the untrained model, is refused when it starts.
 
     ConfigError: called twice. UnavailableError: the job's rendezvous store cannot be reached.
     """
@@ -74,7 +78,7 @@ def join(*, timeout: timedelta | None = None) -> "Run":
     hide_from_dynamo("deadpool")
     pipelines.watch(before_any=True)  # no stage can be made before there are groups
     come_whole()
-    _run = _join_job(timeout) if _SOCKET in os.environ else _join_unprotected(timeout)
+    _run = _join_job(timeout, skip_init) if _SOCKET in os.environ else _join_unprotected(timeout)
     return _run
 
 
@@ -270,20 +274,20 @@ class PlainGuard:
         return True, False
 
 
-def _join_job(timeout: timedelta | None) -> Run:
+def _join_job(timeout: timedelta | None, skip_init: bool) -> Run:
     if _begins_again is None:
         sys.excepthook = _without_refusals(sys.excepthook)
     if reason := too_few_processes(_THREADS):
         raise ConfigError(f"deadpool.join(): {reason}")
     try:
-        return _become_rank(timeout)
+        return _become_rank(timeout, skip_init)
     except (OSError, RuntimeError) as error:
         if not (reason := no_process_left(error)):
             raise
         raise ConfigError(f"deadpool.join(): {reason}") from error
 
 
-def _become_rank(timeout: timedelta | None) -> Run:
+def _become_rank(timeout: timedelta | None, skip_init: bool) -> Run:
     global _begins_again
     environment = os.environ
     session, _begins_again = _begins_again or _new_session(environment), None
@@ -297,6 +301,8 @@ def _become_rank(timeout: timedelta | None) -> Run:
         session.inherited = inherited(session.vault_dir, session.role.placement, session.token)
         if MESSAGES in session.inherited:
             session.open().messages.load_state_dict(session.inherited[MESSAGES])
+    if skip_init:
+        session.first_values.begin(left_out=session.role.muted)
     return Run(session=session)
 
 

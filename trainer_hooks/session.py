@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, assert_never
@@ -44,6 +44,7 @@ from deadpool.proto.messages import (
 from deadpool.proto.secret import read_private
 from deadpool.proto.version import own_version
 from deadpool.trainer_hooks.fault_injection import PendingInjections
+from deadpool.trainer_hooks.first_values import FirstValues
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.link import Link
@@ -51,6 +52,7 @@ from deadpool.trainer_hooks.process_end import wait_for_threads
 from deadpool.trainer_hooks.protection.ports import ProtectionControl
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
+from deadpool.trainer_hooks.state.items import Held
 from deadpool.trainer_hooks.torch_internals import TCPStore
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class Session:
         self.injections = PendingInjections(self._lose_network)
         self.drilled: set[int] = set()  # the boundaries whose drill is over
         self.inherited: dict[str, Any] = {}  # of a joiner: what it knows of its predecessor (predecessor.py)
+        self.first_values = FirstValues()  # of the script's parameters, until its first loop begins
         self.behind = ""  # what is wrong if the script ends now, not having come to where it was to go on from
         self._protection: ProtectionControl | None = None
         self.closed = False
@@ -116,6 +119,7 @@ class Session:
             self.groups, self._protection, self._plan = None, None, None
             self.cancelled = threading.Event()
             self.inherited, self.behind = {}, ""
+            self.first_values.end()
             role = self._role
         self._take_role(role)
 
@@ -163,6 +167,14 @@ class Session:
         """Tells the supervisor that the job cannot run as asked, and raises that as ConfigError."""
         self._link.send(LaunchFailed(generation=self.role.generation, reason=reason))
         raise ConfigError(reason)
+
+    def first_values_end(self, held: Callable[[], list[Held]]) -> None:
+        """The script has built all that it trains. ConfigError: it uses first values for something else (join's skip_init)."""
+        if self.first_values.on:
+            wrong = self.first_values.kept_elsewhere(each.tensor for each in held())
+            self.first_values.end()
+            if wrong:
+                self.refuse(wrong)
 
     def send(self, message: RankMessage) -> None:
         self._link.send(message)

@@ -18,8 +18,10 @@ from torch.autograd import Variable
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import GroupName
 from torch.nn.functional import embedding
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves
 
-__all__ = ["FakeProcessGroup", "GroupName", "HashStore", "PrefixStore", "Store", "TCPStore"]
+__all__ = ["FakeProcessGroup", "GroupName", "HashStore", "PrefixStore", "Store", "TCPStore", "TorchDispatchMode", "tree_leaves"]
 
 # Each private name: a module's, a class's, or (":") an attribute that the objects of a class are given.
 USED = (
@@ -35,6 +37,7 @@ USED = (
     "torch._inductor.cpp_builder.CppBuilder.get_target_file_path",
     "torch.Tensor._backward_hooks",
     "torch.Tensor._version",
+    "torch.UntypedStorage._cdata",
     "torch.autograd.Variable._execution_engine.queue_callback",
     "torch.distributed.ProcessGroup._get_backend",
     "torch.distributed.ProcessGroup._get_sequence_number_for_group",
@@ -80,11 +83,13 @@ USED = (
     "torch.distributed.tensor.DTensor._local_tensor",
     "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
     "torch.distributed.tensor.placement_types._StridedShard",
+    "torch._ops.OpOverload:_schema",
     "torch.nn.Module:_buffers",
     "torch.nn.Module:_modules",
     "torch.nn.Module:_non_persistent_buffers_set",
     "torch.nn.Module:_parameters",
     "torch.nn.Module._save_to_state_dict",
+    "torch.nn.init._no_grad_trunc_normal_",
     "torch.nn.parallel.DistributedDataParallel:_comm_hooks",
     "torch.nn.parallel.DistributedDataParallel:_has_rebuilt_buckets",
     "torch.nn.parallel.DistributedDataParallel:_join_config",
@@ -98,7 +103,10 @@ USED = (
     "torch.optim.Optimizer:_optimizer_state_dict_post_hooks",
     "torch.optim.Optimizer:_optimizer_step_post_hooks",
     "torch.optim.Optimizer:_optimizer_step_pre_hooks",
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    "torch.utils._python_dispatch._get_current_dispatch_mode",
     "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+    "torch.utils._pytree.tree_leaves",
     "torch.utils.data.DataLoader:_iterator",
 )
 
@@ -148,6 +156,11 @@ def count_groups_from(generation: int) -> None:
     """Has c10d name the groups that are made in this generation alike on all ranks, whatever each has made before."""
     world = distributed_c10d._world
     world.group_count = max(world.group_count, generation * _GROUPS_PER_GENERATION)
+
+
+def innermost_dispatch_mode() -> Any:
+    """Returns the TorchDispatchMode of this thread that was entered last; None where there is none."""
+    return _get_current_dispatch_mode()
 
 
 def hide_from_dynamo(package: str) -> None:
