@@ -97,7 +97,7 @@ def mpi_loop(size_bytes: int, repeats: int) -> list[float] | None:
         return None
     loop = [sys.executable, "-c", _MPI_LOOP, str(size_bytes), str(repeats)]
     command = pair_command(launcher, ["here", "here"], loop, slurm=False, root=is_root())
-    environment = pair_environment(os.environ, launcher)
+    environment = pair_environment(os.environ, launcher, one_machine=True)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=environment)
     except subprocess.TimeoutExpired:

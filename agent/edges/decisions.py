@@ -1,7 +1,8 @@
 """Which MPI pairs run: one for each edge from this node to a node that holds replicas of its ranks. Pure.
 
 A pair is started once an edge has been wanted for a moment (a recovery has better use for the CPUs), and again when it has ended,
-after 1, 2, 4 ... 60 s if none has met since. What comes of it is said to the job: an edge is open, or lost.
+after 1, 2, 4 ... 60 s if none has met since. What comes of it is said to the job: an edge is open, or lost, and why no new pair
+meets, once.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,11 +29,16 @@ class EndPair:
 
 @dataclass(slots=True, kw_only=True)
 class _Edge:
-    """`due_s`: when a pair is to be started, or has to have met; None while it is open."""
+    """`due_s`: when a pair is to be started, or has to have met; None while it is open, or its end is awaited.
+
+    `explained`: since one has met, it was said why another one has not.
+    """
 
     holder: str
     due_s: float | None
     started: bool = False
+    open: bool = False
+    explained: bool = False
     failures: int = 0
 
 
@@ -60,7 +66,7 @@ class Edges:
         edge = self._edges.get(holder)
         if edge is None:
             return []
-        edge.due_s, edge.failures = None, 0
+        edge.due_s, edge.failures, edge.open, edge.explained = None, 0, True, False
         return [EdgeChanged(generation=self._generation, holder=holder, pids=pids)]
 
     def ended(self, holder: str, reason: str, *, now_s: float) -> list[Decision]:
@@ -70,6 +76,11 @@ class Edges:
             return []
         pause_s = min(SETTLE_S * 2.0**edge.failures, _PAUSE_S_MAX)
         edge.started, edge.due_s, edge.failures = False, now_s + pause_s, edge.failures + 1
+        if not edge.open:
+            if edge.explained:
+                return []
+            edge.explained = True
+        edge.open = False
         return [EdgeChanged(generation=self._generation, holder=holder, lost=reason or "it ended")]
 
     def next_deadline_s(self) -> float | None:

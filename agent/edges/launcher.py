@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from deadpool.host.errors import ConfigError
+from deadpool.proto.config import JobConfig, Transport
 
 _LAUNCHERS = ("mpiexec", "mpirun", "mpiexec.hydra")
 _VERSION_S = 10.0
@@ -48,6 +49,12 @@ def find_launcher(beside: Path = Path(sys.executable).parent, path: str | None =
     return MpiLauncher(program=found, kind=kind, library=str(library) if library.exists() else "")
 
 
+def check_transport(config: JobConfig) -> None:
+    """Raises ConfigError when the job's replicas are to travel by MPI and there is none on this machine."""
+    if config.h2h is Transport.MPI:
+        find_launcher()
+
+
 def _kind(program: str) -> MpiKind:
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False).stdout
@@ -59,14 +66,14 @@ def _kind(program: str) -> MpiKind:
 def pair_command(launcher: MpiLauncher, hosts: Sequence[str], command: Sequence[str], *, slurm: bool, root: bool) -> list[str]:
     """Returns the command that starts `command` on the first host as rank 0, and on the second one as rank 1.
 
-    `slurm`: the hosts are Slurm's names of nodes of this allocation. `root`: Open MPI asks whether that is meant.
+    `slurm`: the hosts are Slurm's names of nodes of this allocation. Open MPI's own launcher makes the step then, whatever PMIx
+    Slurm was built with. `root`: Open MPI asks whether that is meant.
     """
-    if slurm:
+    one_machine = len(set(hosts)) == 1
+    if slurm and launcher.kind is MpiKind.MPICH:
         names = ",".join(hosts)
         step = ["--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", f"--nodelist={names}", "--distribution=arbitrary"]
-        mpi = "pmix" if launcher.kind is MpiKind.OPEN_MPI else "pmi2"
-        return ["srun", *step, f"--mpi={mpi}", "--kill-on-bad-exit=1", "--quiet", *command]
-    one_machine = len(set(hosts)) == 1
+        return ["srun", *step, "--cpu-bind=none", "--mpi=pmi2", "--kill-on-bad-exit=1", "--quiet", *command]
     if launcher.kind is MpiKind.OPEN_MPI:
         options = ["--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if root else [])]
         options += [] if one_machine else ["--host", ",".join(hosts)]
@@ -75,15 +82,20 @@ def pair_command(launcher: MpiLauncher, hosts: Sequence[str], command: Sequence[
     return [launcher.program, "-n", str(_OF_A_PAIR), *options, *command]
 
 
-def pair_environment(inherited: Mapping[str, str], launcher: MpiLauncher) -> dict[str, str]:
-    """Returns the environment of a pair: without what would make it a part of another MPI or Slurm step."""
+def pair_environment(inherited: Mapping[str, str], launcher: MpiLauncher, *, one_machine: bool) -> dict[str, str]:
+    """Returns the environment of a pair: without what would make it a part of another MPI or Slurm step.
+
+    Not on `one_machine`: UCX, in MPICH and in some builds of Open MPI, takes nodes that share a kernel and an IPC namespace for
+    one machine, as containers and the nodes of a test cluster may; MPI_Init then waits for System V memory that is not shared.
+    """
     ours = {
         name: value
         for name, value in inherited.items()
         if not name.startswith(("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MPI_LOCAL"))
     }
     library = {} if not launcher.library or "MPI4PY_LIBMPI" in ours else {"MPI4PY_LIBMPI": launcher.library}
-    return ours | library | {"OMP_NUM_THREADS": "1"}
+    shared = {} if one_machine or "UCX_TLS" in ours else {"UCX_TLS": "^sysv"}
+    return ours | library | shared | {"OMP_NUM_THREADS": "1"}
 
 
 def in_slurm(environment: Mapping[str, str], nodes: Sequence[str]) -> bool:

@@ -24,6 +24,7 @@ from deadpool.proto.vault.edge import edge_name
 MEET_TIMEOUT_S = 30.0
 _STDERR_BYTES = 4096
 _SAID_LINES = 8
+_END_S = 2.0  # for a launcher to end its processes, on both machines, when it is told to
 
 
 class _Pair:
@@ -39,6 +40,7 @@ class _Pair:
         self.ending, self.wanted, self.errors = "", True, bytearray()
         self._heard, self._ended = heard, ended
         self._rest = b""
+        self._killed: asyncio.TimerHandle | None = None
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -64,8 +66,13 @@ class _Pair:
     def status(self) -> int | None:
         return self._process.returncode
 
+    def end(self) -> None:
+        """Has the launcher end both processes, wherever they are; it is killed when it does not. `ended` is called then."""
+        self._process.terminate()
+        self._killed = self._loop.call_later(_END_S, self.kill)
+
     def kill(self) -> None:
-        """Ends the launcher and all that it has started, in whatever session."""
+        """Kills the launcher and what it has started on this machine, in whatever session. The rest notices that by itself."""
         with contextlib.suppress(psutil.NoSuchProcess):
             launcher = psutil.Process(self.pid)
             for process in [*launcher.children(recursive=True), launcher]:
@@ -74,6 +81,8 @@ class _Pair:
 
     def close(self) -> None:
         """Waits for the launcher, which has ended or was killed."""
+        if self._killed is not None:
+            self._killed.cancel()
         for fd in (self._out, self._err, self._pidfd):
             self._loop.remove_reader(fd)
         self._process.wait()
@@ -153,7 +162,7 @@ class MpiPairs:
                 case EndPair(holder=holder, reason=reason):
                     pair = self._pairs[holder]
                     pair.ending, pair.wanted = reason, bool(reason)
-                    pair.kill()
+                    pair.end()
                 case _:
                     assert_never(decision)
         self._arm()
@@ -202,8 +211,9 @@ class MpiPairs:
         return pair_command(self._launcher, hosts, sidecar_command(nodes, vaults), slurm=slurm, root=is_root())
 
     def _environment(self, holder: Endpoint) -> dict[str, str]:
-        scratch = {"TMPDIR": str(self._scratch)} if holder.host == self._own.host else {}  # Open MPI leaves files there
-        return pair_environment(os.environ, self._launcher) | scratch
+        one_machine = holder.host == self._own.host
+        scratch = {"TMPDIR": str(self._scratch)} if one_machine else {}  # Open MPI leaves files there
+        return pair_environment(os.environ, self._launcher, one_machine=one_machine) | scratch
 
 
 def _said(errors: bytes) -> str:

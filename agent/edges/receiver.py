@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deadpool.agent.edges.sender import pieces_of
-from deadpool.agent.edges.transfer import CHUNK_BYTES, Transfer
+from deadpool.agent.edges.transfer import CHUNK_BYTES, SILENCE_S, Transfer
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import to_frame
 from deadpool.proto.vault.edge import BUSY_EVERY_S, STALL_S, VAULT_SOCKET, Mappings, connect_in, receive_frame
@@ -19,15 +19,17 @@ from deadpool.proto.vault.wire import Put, send_end_of_pieces, send_piece_header
 
 
 class EdgeReceiver:
-    def __init__(self, transfer: Transfer, vault: Path) -> None:
-        self._transfer, self._vault = transfer, vault
+    def __init__(self, transfer: Transfer, vault: Path, silence_s: float = SILENCE_S) -> None:
+        self._transfer, self._vault, self._silence_s = transfer, vault, silence_s
         self._agent: socket.socket | None = None  # for requests; the agent closes it after one that has failed
         self._mappings = Mappings(mmap.ACCESS_WRITE)
 
     def serve(self) -> NoReturn:
-        """UnavailableError: the sender is frozen, or the agent is gone."""
+        """UnavailableError: the sender is frozen or gone, or the agent is gone."""
         while True:
-            request = self._transfer.receive_frame(None)
+            request = self._transfer.receive_frame(self._silence_s)
+            if "put" not in request:
+                continue
             try:
                 error = self._put(Put(**request["put"]))
             except (ProtocolError, OSError) as lost:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
-from deadpool.agent.edges.transfer import CHUNK_BYTES, Transfer
+from deadpool.agent.edges.transfer import CHUNK_BYTES, HERE_EVERY_S, Transfer
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import receive_exactly, to_frame
 from deadpool.proto.vault.edge import BUSY_EVERY_S, STALL_S, Mappings, edge_name, listen_in, receive_frame
@@ -35,7 +35,9 @@ class EdgeSender:
     def serve(self, agent: socket.socket) -> None:
         """Returns when the agent is gone. UnavailableError: the receiver is frozen."""
         while True:
-            ready, _, _ = select.select([agent, self._listener, *self._clients], [], [])
+            ready, _, _ = select.select([agent, self._listener, *self._clients], [], [], HERE_EVERY_S)
+            if not ready:
+                self._transfer.send_frame({"here": True})
             if agent in ready:
                 return
             for connection in ready:

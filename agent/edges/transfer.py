@@ -1,6 +1,7 @@
 """Bytes between the two processes of an MPI pair: posted, then polled with pauses, never waited for in MPI (that spins a core).
 
 MPI says that a peer is frozen to nobody: a transfer that makes no progress for so long ends this process, and with it the pair.
+Nor does every launcher end the receiver with the sender: a sender that has nothing to send says that it is there.
 """
 
 import time
@@ -12,6 +13,8 @@ from deadpool.host.errors import UnavailableError
 from deadpool.proto.frames import LENGTH_BYTES, parse, to_frame
 
 CHUNK_BYTES = 4 << 20
+HERE_EVERY_S = 1.0
+SILENCE_S = 15.0  # of a sender: then it is gone, or frozen
 _WINDOW = 2  # chunks on their way
 _FRAME_BYTES = 64 << 10
 _SPIN_S = 0.002  # a chunk takes about so long: no pause before

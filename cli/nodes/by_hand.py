@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from deadpool.agent.edges.launcher import check_transport
 from deadpool.cli import client
 from deadpool.cli.launcher.children import Children, module_command
 from deadpool.cli.nodes.job_token import TOKEN_VARIABLE, secret_path, shared_secret, token_of
@@ -67,6 +68,7 @@ class OwnNode:
         return bool(self._config.journal)
 
     def open(self) -> None:
+        check_transport(self._config)
         check_free(self._host, self._rendezvous)
         self._say(f"the job's machines meet at {self._rendezvous.given} ({self._host}); this one is {self._node_id}")
 

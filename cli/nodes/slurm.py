@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from deadpool.agent.edges.launcher import check_transport
 from deadpool.cli.launcher.children import Children, module_command
 from deadpool.cli.nodes.live_nodes import LiveNodes
 from deadpool.deploy.slurm.allocation import (
@@ -69,6 +70,7 @@ class AllocationNodes:
         return self._host
 
     def open(self) -> None:
+        check_transport(self._config)
         check_gpus(self._allocation, _of_allocation(self._allocation))
         self._host = interface_address(self._interface) if self._interface else _address(self._nodes)
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deadpool.agent.edges.launcher import check_transport
 from deadpool.cli.launcher.children import SUPERVISOR, Children, module_command, signal_hosted
 from deadpool.cli.nodes.netns import Networks, open_networks
 from deadpool.cli.nodes.warm_nodes import WarmNodes, open_warm_nodes
@@ -39,6 +40,7 @@ class StandaloneNodes:
         return "" if self._networks is None else self._networks.host
 
     def open(self) -> None:
+        check_transport(self._config)
         if self._config.netns:
             self._networks = open_networks(self._node_ids)
 

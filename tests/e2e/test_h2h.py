@@ -2,25 +2,22 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from launching import Job, Launcher, until
-from mpi_edges import mpi_is_here
+from mpi_edges import GROWING, needs_mpi
 from training import finished, hurry
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(not mpi_is_here(), reason="needs mpi4py and an MPI launcher: pip install mpi4py mpich"),
+    needs_mpi,
 ]
-
-SCRIPT = str(Path(__file__).parents[1] / "support" / "growing.py")
 
 
 def start(launcher: Launcher, *options: str) -> Job:
     nodes = ("--standalone", "--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", "--summary-json", "summary.json")
-    return launcher.start(*nodes, *options, SCRIPT, "--steps", "200", "--step-s", "0.4", "--grows-at", "3", "--grows-by", "64")
+    return launcher.start(*nodes, *options, *GROWING)
 
 
 def edges(job: Job, name: str, node: str) -> list[dict[str, Any]]:

@@ -7,9 +7,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from launching import until
 from machines import Machines, Started, machines, wait_for_text
+from mpi_edges import GROWING, needs_mpi
 from ssh_servers import SshServers, needs_sshd
 from training import ROOT, SMALL, STEPS, Training
 
@@ -81,6 +84,11 @@ def over_ssh(three: Machines, *names: str) -> dict[str, str]:
     return servers.environment
 
 
+def read_events(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
 def until_steps(three: Machines, steps: int) -> None:
     wait_for_text(three.folder / "losses", "\n", 4 * steps, timeout_s=150)
 
@@ -123,6 +131,27 @@ def test_a_host_is_lost_in_the_middle_of_a_training(three: Machines, reference: 
     until_steps(three, 8)
     three.networks.cut("b")
     assert_unbroken(three, [job], three.address("c"), reference)
+
+
+@needs_sshd
+@needs_mpi
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_replicas_travel_by_mpi_between_hosts(three: Machines) -> None:
+    hosts, events = [three.address(name) for name in three.names], three.folder / "logs" / "events.jsonl"
+
+    def until_open(node: str, holder: str) -> None:
+        edge = {"event": "edge_open", "node": node, "holder": holder}
+        until(lambda: any(edge.items() <= each.items() for each in read_events(events)), 90, f"the edge {node} -> {holder}")
+
+    options = ("--hosts", ",".join(hosts), "--spares", "1", "--h2h", "mpi", "--log-dir", "logs")
+    job = three.launch("launcher", *options, *GROWING, environment=over_ssh(three, *three.names))
+    until_open(hosts[0], hosts[1])
+    wait_for_text(three.folder / "losses", "\n", 4)
+    three.networks.cut("b")
+    until_open(hosts[0], hosts[2])
+    (three.folder / "hurry").touch()
+    assert job.wait(100) == 0, job.err
 
 
 @pytest.mark.long

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mpi_edges import MpiEdge, mpi_edge, mpi_is_here
+from mpi_edges import MpiEdge, mpi_edge, needs_mpi
 
 from deadpool.host.errors import DeadpoolError
 
 pytestmark = [
     pytest.mark.vault,  # an MPI library's files in /dev/shm are looked for
-    pytest.mark.skipif(not mpi_is_here(), reason="needs mpi4py and an MPI launcher: pip install mpi4py mpich"),
+    needs_mpi,
 ]
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from deadpool.agent.edges.launcher import find_launcher
 from deadpool.agent.edges.pairs import MpiPairs
 from deadpool.agent.vault.folder import Vault
@@ -22,6 +24,7 @@ from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 
 TOKEN = make_token()
+GROWING = (str(Path(__file__).parent / "growing.py"), "--steps", "200", "--step-s", "0.4", "--grows-at", "3", "--grows-by", "64")
 WAIT_S = 90.0
 ITEM_BYTES, ITEMS = 3_000_001, 3  # 9 MB: three pieces, and none of them an item
 
@@ -32,6 +35,9 @@ def mpi_is_here() -> bool:
     except ConfigError:
         return False
     return True
+
+
+needs_mpi = pytest.mark.skipif(not mpi_is_here(), reason="needs mpi4py and an MPI launcher: pip install mpi4py mpich")
 
 
 class Side:

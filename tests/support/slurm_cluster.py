@@ -18,6 +18,7 @@ from warm_start import TEST_TAG
 HERE = ROOT / "tests" / "slurm"
 DEPLOY = ROOT / "deploy" / "slurm"
 EXAMPLE = ROOT / "examples" / "train_gpt.py"
+TRAINING = (str(EXAMPLE), "--steps", str(STEPS), "--loss-log", "losses", "--digest", "digests", *SMALL)
 _UP_S = 280
 _COMMAND_S = 30
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL")
@@ -78,12 +79,14 @@ class Cluster:
         """Runs sbatch in that folder; `options` are sbatch's."""
         folder.mkdir(exist_ok=True)
         said = self.run("sbatch", "--parsable", *options, str(script), *arguments, cwd=folder)
-        return SlurmJob(self, said.strip(), folder)
+        name = next((Path(each).stem for each in arguments if each.endswith(".py")), "")
+        return SlurmJob(self, said.strip(), folder, name)
 
-    def train(self, folder: Path, *launch: str, nodes: int = 3, options: tuple[str, ...] = ()) -> "SlurmJob":
-        """Submits the example with deploy/slurm/train.sbatch to the first nodes: two train, a third is the spare."""
-        training = ("--steps", str(STEPS), "--loss-log", "losses", "--digest", "digests", *SMALL)
-        arguments = ("--summary-json", "summary.json", *launch, str(EXAMPLE), *training)
+    def train(
+        self, folder: Path, *launch: str, nodes: int = 3, options: tuple[str, ...] = (), script: tuple[str, ...] = TRAINING
+    ) -> "SlurmJob":
+        """Submits a training with deploy/slurm/train.sbatch to the first nodes: two train, a third is the spare."""
+        arguments = ("--summary-json", "summary.json", *launch, *script)
         where = (f"--nodes={nodes}", f"--nodelist=n[1-{nodes}]", "--time=10")
         return self.submit(folder, DEPLOY / "train.sbatch", *arguments, options=(*where, *options))
 
@@ -93,8 +96,10 @@ class Cluster:
 
 
 class SlurmJob:
-    def __init__(self, cluster: Cluster, job_id: str, folder: Path) -> None:
-        self.cluster, self.job_id, self.folder = cluster, job_id, folder
+    """`name`: of the script."""
+
+    def __init__(self, cluster: Cluster, job_id: str, folder: Path, name: str = "") -> None:
+        self.cluster, self.job_id, self.folder, self.name = cluster, job_id, folder, name
 
     @property
     def out(self) -> str:
@@ -102,12 +107,12 @@ class SlurmJob:
 
     @property
     def log_dir(self) -> Path:
-        return self.folder / "logs" / f"train_gpt-{self.job_id}"
+        return self.folder / "logs" / f"{self.name}-{self.job_id}"
 
     @property
     def shared(self) -> Path:
         """The folder that the job's machines share, with train.sbatch's --journal."""
-        return self.folder / "journal" / f"train_gpt-{self.job_id}"
+        return self.folder / "journal" / f"{self.name}-{self.job_id}"
 
     def lines(self) -> list[str]:
         path = self.folder / "losses"

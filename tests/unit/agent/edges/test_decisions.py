@@ -62,6 +62,18 @@ def test_pauses_grow_while_no_pair_meets() -> None:
     assert edges.next_deadline_s() == now_s + 1
 
 
+def test_why_no_pair_meets_is_said_once_until_one_has_met() -> None:
+    edges, said = opened("b"), []
+    for at_s, reason in ((10.0, "killed"), (20.0, "no ssh: port 4711"), (40.0, "no ssh: port 4712")):
+        said += [change.lost for change in edges.ended("b", reason, now_s=at_s) if isinstance(change, EdgeChanged)]
+        edges.tick(now_s=at_s + 10)
+    edges.met("b", (1, 2))
+    for at_s in (60.0, 70.0):
+        said += [change.lost for change in edges.ended("b", "again", now_s=at_s) if isinstance(change, EdgeChanged)]
+        edges.tick(now_s=at_s + 10)
+    assert said == ["killed", "no ssh: port 4711", "again", "again"]
+
+
 def test_a_pair_that_does_not_meet_is_ended() -> None:
     edges = Edges(MEET_S)
     edges.wanted(["b"], 1, now_s=0.0)

@@ -31,16 +31,22 @@ def test_in_an_allocation_it_is_a_step_beside_the_others_with_its_nodes_named() 
     assert said.startswith("srun --overlap --nodes=2 --ntasks=2 ")
     assert "--nodelist=n2,n1" in said
     assert "--mpi=pmi2" in said
-    assert "--mpi=pmix" in command(OPEN_MPI, "n2", "n1", slurm=True)
+    assert command(OPEN_MPI, "n2", "n1", slurm=True) == command(OPEN_MPI, "n2", "n1"), "it makes such a step by itself"
 
 
 def test_a_pair_is_no_part_of_the_mpi_job_that_its_agent_may_be_in() -> None:
     inherited = {"PMI_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PATH": "/bin", "SLURM_JOB_ID": "1"}
-    ours = pair_environment(inherited, MPICH)
+    ours = pair_environment(inherited, MPICH, one_machine=True)
     assert ours.items() >= {"PATH": "/bin", "SLURM_JOB_ID": "1", "MPI4PY_LIBMPI": "/v/lib/libmpi.so.12"}.items()
     assert not {"PMI_RANK", "OMPI_COMM_WORLD_SIZE"} & ours.keys()
-    assert pair_environment({"MPI4PY_LIBMPI": "mine"}, MPICH)["MPI4PY_LIBMPI"] == "mine"
-    assert "MPI4PY_LIBMPI" not in pair_environment({}, OPEN_MPI)
+    assert pair_environment({"MPI4PY_LIBMPI": "mine"}, MPICH, one_machine=True)["MPI4PY_LIBMPI"] == "mine"
+    assert "MPI4PY_LIBMPI" not in pair_environment({}, OPEN_MPI, one_machine=True)
+
+
+def test_two_machines_share_no_memory_even_if_they_share_a_kernel() -> None:
+    assert pair_environment({}, MPICH, one_machine=False)["UCX_TLS"] == "^sysv"
+    assert "UCX_TLS" not in pair_environment({}, MPICH, one_machine=True)
+    assert pair_environment({"UCX_TLS": "rc,self"}, MPICH, one_machine=False)["UCX_TLS"] == "rc,self"
 
 
 def test_no_launcher_is_said_in_one_line_with_what_was_looked_for(tmp_path: Path) -> None:

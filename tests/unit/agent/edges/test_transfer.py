@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deadpool.agent.edges.receiver import EdgeReceiver
 from deadpool.agent.edges.segments import mapped_segments
 from deadpool.agent.edges.sender import pieces_of, scattered_pieces
 from deadpool.agent.edges.transfer import Transfer
@@ -92,6 +93,16 @@ def test_a_transfer_without_progress_says_so_and_looks_around_meanwhile() -> Non
     with pytest.raises(UnavailableError, match="no progress for"):
         alone.receive(iter([memoryview(bytearray(3))]))
     assert looked.is_set()
+
+
+def test_a_receiver_hears_from_a_sender_that_has_nothing_to_send_and_ends_without_it(tmp_path: Path) -> None:
+    sender, at_receiver = ends(60.0)
+    for _ in range(3):
+        sender.send_frame({"here": True})
+    heard = [at_receiver.poll_frame() for _ in range(2)]
+    assert heard == [{"here": True}] * 2
+    with pytest.raises(UnavailableError, match="no progress for"):
+        EdgeReceiver(at_receiver, tmp_path, silence_s=0.05).serve()
 
 
 def test_segments_are_known_by_their_names_and_only_those() -> None:
