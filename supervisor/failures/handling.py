@@ -88,7 +88,8 @@ def _replace(state: JobState, node_id: str, exited: messages.RankExited, exit: R
     if exit.joining or failure.failure_class is FailureClass.PERMANENT:
         failed(state, failure, now_s)
         return
-    state.roster.retired.add((node_id, exited.pid))  # its agent may say so twice
+    if exited.pid:  # else it was never forked, and all messages that name no process would be its own
+        state.roster.retired.add((node_id, exited.pid))  # its agent may say so twice
     story.add(failure)
     assign(state, node_id, now_s=now_s)
 

@@ -457,3 +457,15 @@ def test_where_all_restart_the_others_lose_their_processes_as_well_and_restore_f
     (record,) = scene.state.recovery.records
     assert not record.survivors_kept_processes
     assert (record.ranks, record.resume_step, record.committed_steps_lost) == ((0, 1, 2, 3), 4, 0)
+
+
+def test_a_node_whose_process_was_never_forked_is_listened_to() -> None:
+    """Its end is said without a pid, as most of what ranks say."""
+    scene = Scene(on_loss=OnLoss.RESTART)
+    scene.start(commit_step=4)
+    scene.lose(1)
+    for rank in (0, 1):
+        scene.exits(rank, 137, signal=9, generation=scene.state.generation, pid=0)
+    scene.recover(step=4, survivors=[], joiners=[0, 1, 2, 3])
+    scene.bring_up(4)
+    assert scene.state.phase is Phase.RUN
