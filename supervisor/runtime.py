@@ -167,6 +167,7 @@ class Runtime:
             older.close()
         self._streams[hello.node_id] = stream
         self.heard(stream, hello)
+        stream.arriving = hello.moves
         return stream
 
     def _dismiss(self, stream: Stream) -> None:
@@ -177,12 +178,17 @@ class Runtime:
 
     def heard(self, stream: Stream, message: AgentMessage, number: int = 0, wire: bytes = b"") -> None:
         if self._streams.get(stream.node_id) is stream:
+            stream.arriving = False
             event_id, node_id = next(self._ids), stream.node_id
             self._enqueue(FromAgent(event_id=event_id, node_id=node_id, message=message, number=number, wire=wire))
 
     def stream_closed(self, stream: Stream, reason: str) -> None:
-        if self._streams.get(stream.node_id) is stream:
-            del self._streams[stream.node_id]
+        if self._streams.get(stream.node_id) is not stream:
+            return
+        del self._streams[stream.node_id]
+        if stream.arriving and self.job.state.phase is not Phase.END:  # whom a supervisor that was away did not welcome in time
+            self._silence.expect(stream.node_id, now_s=self._clock(), within_s=REHOME_S)
+        else:
             self._enqueue(NodeLost(event_id=next(self._ids), node_id=stream.node_id, reason=reason))
 
     # ------------------------------------------------------------ relays
@@ -190,7 +196,7 @@ class Runtime:
     def relay_opened(self, relay: RelayStream, door: str) -> None:
         """A relay speaks for a group; an older stream of it ends."""
         if (older := self._relay_streams.get(relay.node_id)) is not None:
-            self.relay_closed(older)
+            self.relay_closed(older, within_s=REHOME_S + self._silence.timeout_s)  # one that is cut off finds out by itself
         self._relay_streams[relay.node_id] = relay
         relay.answer()
         self._silence.relay_heard(relay.node_id, now_s=self._clock())
@@ -205,9 +211,10 @@ class Runtime:
     def member_lives(self, stream: Stream, ago_s: float) -> None:
         """A heartbeat with nothing new in it has come to the relay so long ago."""
         if self._streams.get(stream.node_id) is stream:
+            stream.arriving = False
             self._silence.heard(stream.node_id, now_s=self._clock(), ago_s=ago_s)
 
-    def relay_closed(self, relay: RelayStream) -> None:
+    def relay_closed(self, relay: RelayStream, *, within_s: float = REHOME_S) -> None:
         """Whoever was behind it comes back, by itself or through it; at the job's end there is nothing to come back for."""
         if self._relay_streams.get(relay.node_id) is relay:
             del self._relay_streams[relay.node_id]
@@ -221,7 +228,7 @@ class Runtime:
                 self.stream_closed(stream, "its relay has ended")
             else:
                 del self._streams[stream.node_id]
-                self._silence.expect(stream.node_id, now_s=self._clock(), within_s=REHOME_S)
+                self._silence.expect(stream.node_id, now_s=self._clock(), within_s=within_s)
         relay.members.clear()
         relay.close()
 
@@ -258,6 +265,7 @@ class Runtime:
         stream = self._streams.get(node_id)
         if stream is None:
             return f"{node_id} is not connected"
+        stream.arriving = False
         stream.close()
         self.stream_closed(stream, reason)
         return ""

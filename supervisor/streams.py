@@ -35,12 +35,14 @@ class RelayStream:
 class Stream:
     """One agent's stream: orders that wait to be sent, as they are on the wire. None in the queue ends it.
 
-    `relay`: which speaks for the agent, that is its `member`; None: it has a connection of its own.
+    `relay`: which speaks for the agent, that is its `member`; None: it has a connection of its own. `arriving`: the agent has
+    gone from another stream to this one, and has not said anything more here; it may be on its way to a third one.
     """
 
     def __init__(self, node_id: str, relay: RelayStream | None = None, member: int = 0) -> None:
         self.node_id = node_id
         self.relay, self._member = relay, member
+        self.arriving = False
         self.orders: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def send(self, body: bytes, *, number: int = 0, heard: int = 0) -> None:
