@@ -115,7 +115,7 @@ class SimNode:
     def _gone(self, up: Pipe) -> None:
         self.supervisor.closed(self, up, "its stream was closed")
 
-    def disconnected(self, down: Pipe, *, relay_lives: bool = False) -> None:
+    def disconnected(self, down: object, *, relay_lives: bool = False) -> None:
         """The other side of the stream ended: try again soon."""
         if self._older is not None and self._older[1] is down:
             self._older = None
@@ -239,7 +239,10 @@ class SimNode:
         self._handle(events.OrderReceived(order=order))
         self._say_what_waits()
 
-    def leave(self, down: Pipe) -> None:
+    def listens_to(self, down: object) -> bool:
+        return self.down is down or (self._older is not None and self._older[1] is down)
+
+    def leave(self, down: object) -> None:
         """The agent gives up a silent connection."""
         self.disconnected(down)
 

@@ -40,6 +40,7 @@ class SimProtection:
         self.holders: tuple[Endpoint, ...] = ()
         self.copying = self.apart = False
         self._unprotected = False
+        self._sealed: Sealed | None = None  # the state in hand, once it is copied
         self.begin(0)
 
     def begin(self, step: int) -> None:
@@ -119,6 +120,7 @@ class SimProtection:
         self.copying = False
         member = self._member()
         self.node.slots(SlotKind.SNAPSHOT, member.rank)[index] = sealed
+        self._sealed = sealed
         self._copied_step = max(self._copied_step, sealed.state.step)
         if member.running != generation or member.phase is not RankPhase.RUN:
             return
@@ -129,6 +131,13 @@ class SimProtection:
             self._show(sealed, generation)
         else:
             self._put(sealed, generation, self.holders, member.commit_step)
+
+    def _in_hand(self) -> Sealed:
+        """Returns the sealed state on which the verdict is not known yet. Whoever found it bad has torn its slot."""
+        assert self._sealed is not None
+        held = self.node.slots(SlotKind.SNAPSHOT, self._member().rank)
+        same = (each for each in held if each is not None and each.state == self._sealed.state)
+        return next(same, replace(self._sealed, bad=True))
 
     def _show(self, sealed: Sealed, generation: int) -> None:
         """Tells the others what this rank holds; once all have told, all go on."""
@@ -143,7 +152,7 @@ class SimProtection:
         member = self._rank.member
         if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
             return
-        sealed = next(each for each in self.node.slots(SlotKind.SNAPSHOT, member.rank) if each and each.state.step == step)
+        sealed = self._in_hand()
         before, value = self._verified, Counter(shown.values()).most_common(1)[0][0]
         wrong = tuple(sorted(rank for rank, content in shown.items() if content != value))
         discarded = bool(wrong) and before != NO_STEP and before == member.commit_step
@@ -151,7 +160,7 @@ class SimProtection:
             self._verified = step
         if discarded and member.rank in wrong:
             slots = self.node.slots(SlotKind.SNAPSHOT, member.rank)
-            slots[slots.index(sealed)] = None
+            slots[:] = [None if each == sealed else each for each in slots]
         if wrong and member.rank == min(shown.keys() - set(wrong)):
             repair = "discarded" if discarded else "none"
             self.truth.named |= not discarded
@@ -232,12 +241,11 @@ class SimProtection:
         member = self._rank.member
         if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
             return
-        slots = self.node.slots(SlotKind.SNAPSHOT, member.rank)
-        sealed = next((each for each in slots if each is not None and each.state.step == step), None)
-        if sealed is None or not self._announced == self._open_step == step:
+        if not self._announced == self._open_step == step:
             return
+        slots, sealed = self.node.slots(SlotKind.SNAPSHOT, member.rank), self._in_hand()
         again = replace(sealed, peers=self.node.peers_of(member.rank) if alike else ())
-        slots[slots.index(sealed)] = again
+        slots[:] = [again if each == sealed else each for each in slots]
         self.apart = not again.peers
         self._put(again, generation, self.holders, member.commit_step)
 

@@ -105,6 +105,7 @@ class SimSupervisor:
         self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)
         self._streams: dict[str, Link] = {}
+        self._arriving: set[Link] = set()  # as Stream.arriving
         self._claims = Claims()
         self._routes = self._no_relays()
         self._event_id = 0
@@ -136,7 +137,7 @@ class SimSupervisor:
         if self._is_away(self.relay_opened, relay, up, down):
             return
         for older in [each for each, link in self.relays.items() if link.relay.node.node_id == relay.node.node_id]:
-            self._relay_closed(older)
+            self._relay_closed(older, within_s=REHOME_S + self._silence.timeout_s)
         self.relays[up] = RelayLink(relay, down)
         down.send([])
         self._silence.relay_heard(relay.node.node_id, now_s=self.now_s)
@@ -156,6 +157,7 @@ class SimSupervisor:
         for member, age_ms in zip(batch.living, batch.ages_ms, strict=True):
             behind = link.members.get(member)
             if behind is not None and self._streams.get(behind.node.node_id) is behind:
+                self._arriving.discard(behind)
                 self._silence.heard(behind.node.node_id, now_s=self.now_s, ago_s=age_ms / 1e3)
 
     def _member_said(self, link: RelayLink, said: Said) -> None:
@@ -177,7 +179,7 @@ class SimSupervisor:
         if not self._is_away(self.group_gone, up) and up in self.relays:
             self._relay_closed(up)
 
-    def _relay_closed(self, up: Pipe) -> None:
+    def _relay_closed(self, up: Pipe, *, within_s: float = REHOME_S) -> None:
         link = self.relays.pop(up)
         name = link.relay.node.node_id
         self._routes.closed(name)
@@ -191,7 +193,7 @@ class SimSupervisor:
                 if self.job.state.phase is Phase.END:
                     self._node_lost(behind.node.node_id, "its relay has ended")
                 else:
-                    self._silence.expect(behind.node.node_id, now_s=self.now_s, within_s=REHOME_S)
+                    self._silence.expect(behind.node.node_id, now_s=self.now_s, within_s=within_s)
 
     def _route(self, routes: list[tuple[str, Route]]) -> None:
         for node_id, route in routes:
@@ -222,6 +224,9 @@ class SimSupervisor:
                 self.links.pop(older).close()
         if self._streams.get(node.node_id) is not up:
             return
+        self._arriving.discard(up)
+        if isinstance(message, Hello) and message.moves:
+            self._arriving.add(up)
         self._silence.heard(node.node_id, now_s=self.now_s)
         if isinstance(message, Hello):
             through = up.relay.relay.node.node_id if isinstance(up, BehindRelay) else ""
@@ -243,7 +248,12 @@ class SimSupervisor:
     def closed(self, node: SimNode, up: Link, reason: str) -> None:
         if up not in self.links or self._is_away(self.closed, node, up, reason):
             return
-        if self._streams.get(node.node_id) is up:
+        if self._streams.get(node.node_id) is not up:
+            return
+        if up in self._arriving and self.job.state.phase is not Phase.END:
+            del self._streams[node.node_id], self.links[up]
+            self._silence.expect(node.node_id, now_s=self.now_s, within_s=REHOME_S)
+        else:
             self._lose(node.node_id, reason)
 
     def _lose(self, node_id: str, reason: str) -> None:
@@ -360,7 +370,7 @@ class SimSupervisor:
 
     def _silently_gone(self, down: Link) -> None:
         for node in self.nodes.values():
-            if node.down is down:
+            if node.listens_to(down):
                 node.leave(down)
 
     def _rise(self) -> None:

@@ -2,6 +2,7 @@
 
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -46,36 +47,35 @@ class Pipe:
         self._world = world
         self._receive = receive
         self._closed = closed
+        self._on_its_way: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._last_s = 0.0
         self.held_until_s = 0.0
         self.ended = False
 
     def send(self, message: Any, *, twice: bool = False) -> None:
-        self._schedule(self._arrive, message)
+        self._schedule(self._receive, message)
         if twice:
-            self._schedule(self._arrive, message)
+            self._schedule(self._receive, message)
 
     def close(self) -> None:
         self._schedule(self._arrive_close, None)
 
     def _schedule(self, action: Callable[[Any], None], message: Any) -> None:
         world = self._world
+        self._on_its_way.append((action, message))
         self._last_s = max(self._last_s, world.now_s + world.between(0.0005, 0.01), self.held_until_s)
-        world.on(self._last_s, action, message)
+        world.on(self._last_s, self._next)
 
-    def _held(self, action: Callable[[Any], None], message: Any) -> bool:
-        """A message that was on its way when the cut began arrives after it, in order."""
-        if self._world.now_s >= self.held_until_s:
-            return False
-        self._last_s = max(self._last_s, self.held_until_s)
-        self._world.on(self.held_until_s, action, message)
-        return True
+    def _next(self) -> None:
+        """What was sent first arrives first, also of what was on its way when a cut began, or was made longer."""
+        if self._world.now_s < self.held_until_s:
+            self._last_s = max(self._last_s, self.held_until_s)
+            self._world.on(self.held_until_s, self._next)
+            return
+        action, message = self._on_its_way.popleft()
+        if not self.ended:
+            action(message)
 
-    def _arrive(self, message: Any) -> None:
-        if not self.ended and not self._held(self._arrive, message):
-            self._receive(message)
-
-    def _arrive_close(self, message: Any) -> None:
-        if not self.ended and not self._held(self._arrive_close, message):
-            self.ended = True
-            self._closed()
+    def _arrive_close(self, _: None) -> None:
+        self.ended = True
+        self._closed()
