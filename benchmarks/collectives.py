@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine
 from deadpool.proto.call_record import CallRecord
-from deadpool.trainer_hooks.groups.inner import Membership, open_group
+from deadpool.trainer_hooks.groups.inner import Membership, connect, listeners
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.torch_internals import TCPStore
 
@@ -65,7 +65,8 @@ def main() -> None:
         groups = Groups(record=record, host="127.0.0.1", on_broken=lambda generation, error: print(error, file=sys.stderr))
         groups.init_default(rank=0, world_size=1, generation=1, store=store)
         place = Membership(name="bare", rank=0, size=1, global_ranks=(), devices=("cpu",))
-        inner = open_group(place, store, "127.0.0.1", 60.0, time.monotonic() + 60.0, lambda: False)
+        (listener,) = listeners("127.0.0.1", 1)
+        inner = connect(place, listener, [], store, timeout_s=60.0, deadline_s=time.monotonic() + 60.0)
         results = {name: measure(call, dist.group.WORLD, inner.group, arguments.pairs) for name, call in OPERATIONS.items()}
         groups.close()
         record.close()

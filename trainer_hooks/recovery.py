@@ -34,6 +34,7 @@ class Recovery:
             if session.role.muted and torch.cuda.is_available():
                 session.member.device_bytes = torch.cuda.memory_reserved()
             session.carry_out(session.member.quiesced(clean=clean))
+        session.open().let_go()
         while not self._carry_out(plan := session.await_plan()):
             pass
         return plan

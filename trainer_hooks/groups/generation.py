@@ -23,10 +23,14 @@ _SWEEP_AT = 64  # works in flight; a script may drop works without ever waiting 
 
 
 class PendingWork(Protocol):
-    """A work that was handed out and whose inner work may still run. `calls`: of its group."""
+    """A work that was handed out and whose inner work may still run. `calls`: of its group.
+
+    `only_reads`: it never writes to a tensor, nor reads from one once its group's connections have ended.
+    """
 
     calls: "Calls"
     operation: str
+    only_reads: bool
 
     def settle(self) -> None:
         """Ends the work for whoever waits for it, without an error."""
@@ -113,13 +117,21 @@ class Generation:
         return not self._unended()
 
     def wait_until_ended(self, timeout_s: float) -> bool:
-        """Returns whether all works have ended. Who asks again waits no longer than the first time: what is stuck is stuck."""
+        """Returns whether no work of the broken generation touches a tensor any more; what was aborted ends in milliseconds.
+
+        Gloo can lose a send whose peer is gone (sockets.py): it is stuck until its timeout, and nobody needs to wait for it. Who
+        asks again waits no longer than the first time: what else is stuck is stuck.
+        """
         self._ended_by_s = self._ended_by_s or time.monotonic() + timeout_s
-        while not self.has_ended():
+        while (unended := self._unended()) and not (self._is_shut() and all(work.only_reads for work in unended)):
             if time.monotonic() > self._ended_by_s:
                 return False
             time.sleep(_POLL_S)
         return True
+
+    def _is_shut(self) -> bool:
+        with self._lock:
+            return self.broken and all(inner.has_ended for inner in self._inners)
 
     def pending_operations(self) -> list[str]:
         return [work.operation for work in self._unended()]

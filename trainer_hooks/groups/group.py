@@ -104,6 +104,10 @@ class Group(dist.ProcessGroup):
         elif not on and self._muted is not None:
             self._opened, self._muted = self._muted, None
 
+    def forget(self) -> None:
+        """Its generation has broken and frees what was open; until `attach` all calls are muted, as before."""
+        self._opened = self._muted = None
+
     def leave_closed(self, name: str, generation: int) -> None:
         """Not all its members hold it in this generation: calls raise an error."""
         self._closed = (

@@ -3,11 +3,10 @@
 It is a full dist.ProcessGroup with Gloo for CPU tensors and, where there is CUDA, NCCL for CUDA tensors (nccl.py).
 """
 
-import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,11 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deadpool.host.errors import UnavailableError
 from deadpool.trainer_hooks.groups import nccl, sockets
 from deadpool.trainer_hooks.torch_internals import GroupName, PrefixStore, Store
 
-_PAUSE_S, _PAUSE_S_MAX = 0.002, 0.05
 CPU = torch.device("cpu")
 
 
@@ -44,7 +41,7 @@ class Membership:
 
 
 class InnerGroup:
-    """Made by `open_group`. `shut` may come from any thread, at any time, more than once."""
+    """Made by `connect`. `shut` may come from any thread, at any time, more than once."""
 
     def __init__(
         self, group: dist.ProcessGroup, connections: list[socket.socket], communicator: nccl.Communicator | None
@@ -53,12 +50,19 @@ class InnerGroup:
         self._connections = connections
         self.communicator = communicator
         self._lock = threading.Lock()
+        self._ended: threading.Event | None = None
 
     def shut(self) -> None:
         """Ends the group's connections: its Gloo operations in flight fail, here and at the peers."""
         with self._lock:
-            connections, self._connections = self._connections, []
-        sockets.shut(connections)
+            if self._ended is None:
+                self._ended = sockets.shut(self._connections)
+            self._connections = []
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was shut, and Gloo has closed its connections."""
+        return self._ended is not None and self._ended.is_set()
 
     def release(self) -> None:
         """Frees the group: joins Gloo's threads with the interpreter's lock held, so only once no operation is in flight."""
@@ -74,32 +78,45 @@ def abort(groups: Iterable[InnerGroup]) -> None:
     nccl.abort([group.communicator for group in groups if group.communicator is not None])
 
 
-def open_group(
-    membership: Membership, store: Store, host: str, timeout_s: float, deadline_s: float, given_up: Callable[[], bool]
-) -> InnerGroup:
-    """Connects with all members over `store` (the group's own prefix) and returns the open group.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A Gloo device of this process, for one group, and where it listens."""
 
-    `timeout_s`: of its operations. `deadline_s` (monotonic) and `given_up` end the wait for members that do not come.
-    RuntimeError (also DistError) or UnavailableError when it fails. Blocks without the interpreter's lock.
+    device: Any
+    addresses: list[sockets.Address]
+
+
+def listeners(host: str, count: int) -> list[Listener]:
+    """Returns so many new listeners on this node's address, one for each group that is to be opened."""
+    made = sockets.listening_each([lambda: dist.ProcessGroupGloo.create_device(hostname=host)] * count)
+    return [Listener(device=device, addresses=addresses) for device, addresses in made]
+
+
+def connect(
+    membership: Membership,
+    listener: Listener,
+    peers: Sequence[sockets.Address],
+    store: Store,
+    *,
+    timeout_s: float,
+    deadline_s: float,
+) -> InnerGroup:
+    """Connects with the other members, who listen at `peers` and do the same, and returns the open group.
+
+    `store`: the group's own prefix. `timeout_s`: of its operations. `deadline_s` (monotonic): of connecting.
+    RuntimeError (also DistError) when it fails. Blocks without the interpreter's lock.
     """
     rank, size = membership.rank, membership.size
     group = dist.ProcessGroup(store, rank, size)
-    device, own = sockets.listening_since(lambda: dist.ProcessGroupGloo.create_device(hostname=host))
-    peers: list[sockets.Address] = []
-    if size > 1:
-        store.set(f"listening/{rank}", json.dumps(own))
-        others = [f"listening/{other}" for other in range(size) if other != rank]
-        _wait_for(store, others, deadline_s, given_up)
-        peers = [(peer, port) for listed in store.multi_get(others) for peer, port in json.loads(listed)]
     gloo_type: Any = dist.ProcessGroupGloo  # torch's stubs lack its private options
     options = gloo_type._Options()
-    options._devices = [device]
+    options._devices = [listener.device]
     options._timeout = timedelta(seconds=max(deadline_s - time.monotonic(), 0.1))
     options.global_ranks_in_group = list(membership.global_ranks)
     options.group_name = membership.name
     gloo = gloo_type(PrefixStore("gloo", store), rank, size, options)
     gloo._set_default_timeout(timedelta(seconds=timeout_s))
-    connections = sockets.connections(own, peers) if peers else []
+    connections = sockets.connections(listener.addresses, peers) if peers else []
     group._register_backend(CPU, dist.ProcessGroup.BackendType.GLOO, gloo)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     communicator = None
@@ -116,13 +133,3 @@ def open_group(
         group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, gloo)
     group._set_group_name(GroupName(membership.name))
     return InnerGroup(group, connections, communicator)
-
-
-def _wait_for(store: Store, keys: list[str], deadline_s: float, given_up: Callable[[], bool]) -> None:
-    """Asks again and again: a wait inside Gloo or the store could not be given up, and a thread would stay behind."""
-    pause_s = _PAUSE_S
-    while not store.check(keys):
-        if given_up() or time.monotonic() > deadline_s:
-            raise UnavailableError("not all members came")
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _PAUSE_S_MAX)

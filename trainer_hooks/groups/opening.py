@@ -1,22 +1,31 @@
 """Opening groups in a daemon thread, so that a deadline, a cancellation or a break can walk away from it.
 
+All of a process's groups take one meeting: each process says where it listens for each of them, and waits until all have. Then
+the groups are connected one after the other, without a wait in between for somebody who has not come yet.
+
 Connecting blocks inside torch until its own timeout when a peer does not come. An opening that was walked away from finds that
 out when it ends, and gives back what it has opened; nobody else has seen it.
 """
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deadpool.host.errors import UnavailableError
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
-from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership, abort, open_group
+from deadpool.trainer_hooks.groups.inner import InnerGroup, Listener, Membership, abort, connect, listeners
+from deadpool.trainer_hooks.groups.sockets import Address
 from deadpool.trainer_hooks.torch_internals import PrefixStore, Store
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.02
+_PAUSE_S, _PAUSE_S_MAX = 0.002, 0.05  # between two looks for the others: so long at least and at most, ...
+_PAUSE_SHARE = 1 / 8  # ... and else this share of the wait until then
+_ALL = "all are there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +40,8 @@ class Wanted:
 class Opening:
     """Opens groups in `generation`, on `store`.
 
-    `held`: these are all that the process holds. Members may hold others: those that all of their members hold are opened, in
-    the order of their names. Who has opened the default group, which is the first, knows what everybody holds.
+    `held`: these are all that the process holds, the default group among them. Members may hold others: those that all of their
+    members hold are opened, in the order of their names, after the default group. Else the one group waits for its members.
     """
 
     def __init__(
@@ -70,8 +79,15 @@ class Opening:
     def _run(self) -> None:
         began_s = time.monotonic()
         try:
-            for wanted in self._wanted_by_all() if self._held else self._wanted:
-                self._open(wanted)
+            for wanted, listener, peers in self._met():
+                self._inners[wanted.name] = connect(
+                    wanted.membership,
+                    listener,
+                    peers,
+                    self._store_of(wanted.name),
+                    timeout_s=wanted.timeout_s,
+                    deadline_s=self._deadline_s,
+                )
             log.info("generation %d: %s open after %.3f s", self._generation, ", ".join(self._inners), time.monotonic() - began_s)
         except Exception as error:
             self._error = error
@@ -85,28 +101,48 @@ class Opening:
             for inner in inners:
                 inner.release()
 
-    def _wanted_by_all(self) -> list[Wanted]:
-        """Opens the default group and returns the others that every member holds, in the order of their names."""
-        held = {wanted.name: self._store_of(f"held/{wanted.name}") for wanted in self._wanted}
-        for store in held.values():
-            store.add("members", 1)
-        others = sorted((each for each in self._wanted if each.membership.global_ranks), key=lambda each: each.name)
-        for default in self._wanted:
-            if not default.membership.global_ranks:
-                self._open(default)
-        return [each for each in others if held[each.name].add("members", 0) == each.membership.size]
-
-    def _open(self, wanted: Wanted) -> None:
-        if self._abandoned:
-            raise UnavailableError("given up")
-        self._inners[wanted.name] = open_group(
-            wanted.membership,
-            self._store_of(wanted.name),
-            self._host,
-            wanted.timeout_s,
-            self._deadline_s,
-            lambda: self._abandoned,
+    def _met(self) -> Iterator[tuple[Wanted, Listener, list[Address]]]:
+        """Meets the other processes, and yields what to connect, in the same order on all of them, and where the peers listen."""
+        ours = sorted(self._wanted, key=lambda each: (bool(each.membership.global_ranks), each.name))
+        listening = listeners(self._host, len(ours))
+        store: Any = PrefixStore(f"g{self._generation}", self._store)  # torch's stubs lack multi_set
+        store.multi_set(
+            [_key(wanted, wanted.membership.rank) for wanted in ours], [json.dumps(each.addresses) for each in listening]
         )
+        for wanted in ours:
+            if not (self._held and wanted.membership.global_ranks):
+                self._meet(wanted)
+        for wanted, listener in zip(ours, listening, strict=True):
+            self._go_on()
+            others = [_key(wanted, rank) for rank in range(wanted.membership.size) if rank != wanted.membership.rank]
+            if not others:
+                yield wanted, listener, []
+            elif store.check(others):
+                listed = [json.loads(each) for each in store.multi_get(others)]
+                yield wanted, listener, [(host, port) for each in listed for host, port in each]
+
+    def _meet(self, wanted: Wanted) -> None:
+        """Waits until all members of the group have come to this.
+
+        Asks again and again: a wait inside the store could not be given up, and a thread would stay behind.
+        """
+        store = self._store_of(wanted.name)
+        if store.add("arrived", 1) == wanted.membership.size:
+            store.set(_ALL, "")
+        began_s = time.monotonic()
+        while not store.check([_ALL]):
+            self._go_on()
+            time.sleep(min(max(_PAUSE_S, _PAUSE_SHARE * (time.monotonic() - began_s)), _PAUSE_S_MAX))
+
+    def _go_on(self) -> None:
+        """UnavailableError when nobody waits for the groups any more."""
+        if self._abandoned or time.monotonic() > self._deadline_s:
+            raise UnavailableError("not all members came")
 
     def _store_of(self, name: str) -> Store:
         return PrefixStore(f"g{self._generation}/{name}", self._store)
+
+
+def _key(wanted: Wanted, rank: int) -> str:
+    """Where a member of the group says on which addresses it listens for the others."""
+    return f"{wanted.name}/listening/{rank}"

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 # Of an operation, unless the script says otherwise. Not a hang detector: it bounds how long a stuck one is kept aside.
 OPERATION_TIMEOUT = timedelta(minutes=10)
-_ENDED_TIMEOUT_S = 0.5  # old operations end within milliseconds of the abort; one that does not has lost a send and can only fail
+_ENDED_TIMEOUT_S = 0.5  # old operations end within milliseconds of the abort; one that does not can only fail
 
 
 class Groups:
@@ -190,6 +190,16 @@ class Groups:
         False when one is stuck.
         """
         return self._current.wait_until_ended(_ENDED_TIMEOUT_S)
+
+    def let_go(self) -> None:
+        """Frees what the broken generation has opened, while this process waits for the others.
+
+        Gloo's threads are joined with the interpreter's lock held, up to 10 ms for each group: later a step would wait for it.
+        """
+        if self.broken:
+            for group in self._alive():
+                group.forget()
+            self._current.let_go()
 
     def reform(self, *, generation: int, store: Store, timeout_s: float, cancelled: threading.Event) -> None:
         """Opens on `store` (a client for nobody else) every group that all its members hold, and is live in `generation`.

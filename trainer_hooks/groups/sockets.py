@@ -13,6 +13,7 @@ import contextlib
 import os
 import socket
 import stat
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,11 +29,16 @@ _LINGER_S = 0.5
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
-def listening_since(make: Callable[[], T]) -> tuple[T, list[Address]]:
-    """Calls `make` and returns its result with the addresses where this process listens since."""
-    before = {inode for inode, _ in _listeners()}
-    result = make()
-    return result, [address for inode, address in _listeners() if inode not in before]
+def listening_each(makes: Iterable[Callable[[], T]]) -> list[tuple[T, list[Address]]]:
+    """Calls one after the other and returns each one's result with the addresses where this process listens since."""
+    known = {inode for inode, _ in _listeners()}
+    found = []
+    for make in makes:
+        result = make()
+        new = dict(each for each in _listeners() if each[0] not in known)
+        known.update(new)
+        found.append((result, list(new.values())))
+    return found
 
 
 def connections(own: Iterable[Address], others: Iterable[Address]) -> list[socket.socket]:
@@ -51,24 +57,29 @@ def connections(own: Iterable[Address], others: Iterable[Address]) -> list[socke
     return found
 
 
-def shut(duplicates: Sequence[socket.socket]) -> None:
+def shut(duplicates: Sequence[socket.socket]) -> threading.Event:
     """Ends the connections for every holder of the same sockets; closes the duplicates, in a thread, when that is safe.
+
+    Returns what is set once Gloo has closed its descriptors: no operation of the group sends or receives any more.
 
     Gloo's loop thread takes a pending send out of its queue when the peer says that it is ready, and loses it when the write
     then fails: nobody ever wakes the thread that waits for that send. So the sockets are shut for reading first. Gloo reads what
     has arrived, then the end, fails all its operations and closes its descriptor, and only then is the peer told (it must get
     to its own end of the stream in the same way: no reset, hence the pause before the duplicate is closed).
     """
+    ended = threading.Event()
     if not duplicates:
-        return
+        ended.set()
+        return ended
     for duplicate in duplicates:
         _shut(duplicate, socket.SHUT_RD)
-    daemons.run(lambda: _finish(list(duplicates)), "closing of connections", in_torch=False)
+    daemons.run(lambda: _finish(list(duplicates), ended), "closing of connections", in_torch=False)
+    return ended
 
 
-def _finish(duplicates: list[socket.socket]) -> None:
+def _finish(duplicates: list[socket.socket], ended: threading.Event) -> None:
     deadline_s = time.monotonic() + _LET_GO_TIMEOUT_S
-    waiting = duplicates
+    waiting, late = duplicates, False
     while waiting:
         holders = Counter(_socket_inodes())
         late = time.monotonic() > deadline_s
@@ -77,7 +88,10 @@ def _finish(duplicates: list[socket.socket]) -> None:
             if duplicate not in still:
                 _shut(duplicate, socket.SHUT_WR)
         waiting = still
-        time.sleep(_POLL_S)
+        if waiting:
+            time.sleep(_POLL_S)
+    if not late:
+        ended.set()
     time.sleep(_LINGER_S)
     for duplicate in duplicates:
         duplicate.close()

@@ -86,6 +86,8 @@ class GroupWork(dist.Work):
     `args`: the call's positional arguments; the first holds the tensors that the future's value is made of.
     """
 
+    only_reads = False
+
     def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__()
         self._place = calls.place
@@ -273,6 +275,7 @@ class ThreadWork(GroupWork):
 
     def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__(generation, calls, inner, operation, args)
+        self.only_reads = operation == "send"
         self._event = threading.Event()
         generation.watch(self)
         daemons.run(lambda: self._take_result(inner), operation)

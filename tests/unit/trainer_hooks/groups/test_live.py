@@ -1,5 +1,6 @@
 """One real rank by itself: errors that are the user's, the call record, and what an old generation may still do."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -8,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from launching import until
 from torch._C._distributed_c10d import TCPStore
 
 from deadpool.proto.call_record import CallRecord, GroupCalls
+from deadpool.trainer_hooks.groups import sockets
 from deadpool.trainer_hooks.groups.generation import Calls, CallTime, Generation
 from deadpool.trainer_hooks.groups.group import Group
+from deadpool.trainer_hooks.groups.inner import InnerGroup
 from deadpool.trainer_hooks.groups.registry import Groups
 
 
@@ -108,7 +112,8 @@ class _Running:
 
     operation = "allreduce"
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_reads: bool = False) -> None:
+        self.only_reads = only_reads
         self.calls = Calls(None, 0, (0, 1), CallTime())
         self.runs = True
 
@@ -127,6 +132,24 @@ def test_operations_of_a_broken_generation_have_ended_before_its_tensors_are_bel
     work.runs = False
     assert live.groups.have_ended()
     live.reform()
+
+
+def test_a_send_that_gloo_has_lost_is_not_waited_for_once_its_connections_have_ended() -> None:
+    """Until then it may still be sent: its tensor must stay as it is."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        of_gloo, _ = listener.accept()
+        nothing: Any = None
+        inner = InnerGroup(nothing, sockets.connections([listener.getsockname()], []), None)
+        generation, lost = Generation(1, lambda *_: None), _Running(only_reads=True)
+        generation.add(inner, lost.calls)
+        generation.watch(lost)
+        generation.break_up("the test")
+        assert not generation.wait_until_ended(0.01)
+        of_gloo.close()
+        until(lambda: generation.wait_until_ended(0.01), 10, "the lost send is given up")
+        assert not generation.has_ended(), "nor freed"
+        client.close()
 
 
 def test_groups_made_and_destroyed_while_live_and_while_broken(live: Live) -> None:

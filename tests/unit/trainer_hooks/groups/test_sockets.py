@@ -47,6 +47,7 @@ def test_a_connection_is_known_by_either_end() -> None:
 
 def test_new_listeners_are_noticed() -> None:
     with socket.create_server(("127.0.0.1", 0)):
-        made, addresses = sockets.listening_since(lambda: socket.create_server(("127.0.0.1", 0)))
-        with made:
-            assert addresses == [made.getsockname()]
+        found = sockets.listening_each([lambda: socket.create_server(("127.0.0.1", 0))] * 2)
+        for made, addresses in found:
+            with made:
+                assert addresses == [made.getsockname()]
