@@ -39,6 +39,7 @@ from deadpool.agent.supervisor_link.failover import Failover
 from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.deploy.slurm.topology import domain_of
 from deadpool.host.errors import ConfigError
 from deadpool.host.limits import no_process_left, too_few_open_files
 from deadpool.host.vault_folders import VAULT_ROOT
@@ -365,6 +366,7 @@ class NodeRuntime:
             incarnation=self._incarnation,
             readings=self._gpus.readings,
             version=own_version(),
+            domain=domain_of(os.environ),
         )
 
     def _ordered(self, order: Order) -> None:

@@ -91,7 +91,7 @@ class ProtectedRank:
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
             holders=clients,
-            exchange=Exchange(store, rank=0, world_size=1, node_id="rank", replicas=1, cancelled=self._cancelled),
+            exchange=Exchange(store, rank=0, world_size=1, place=("rank", "rank"), replicas=1, cancelled=self._cancelled),
             cancelled=self._cancelled,
         )
         local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)

@@ -37,6 +37,14 @@ class Readiness(StrEnum):
     HOT = "hot"  # it has also built and rehearsed a node's ranks, beside those that play them
 
 
+class Places(StrEnum):
+    """Where replicas are kept."""
+
+    RING = "ring"  # by the nodes that train, each for another one
+    SPARES = "spares"  # by the spares, as many as there are; a swap then finds them in the spare's own memory
+    BOTH = "both"  # in the ring, and once more by a spare
+
+
 class Transport(StrEnum):
     TCP = "tcp"
     MPI = "mpi"  # by pairs of processes beside the job; by TCP where and while there is none
@@ -93,6 +101,8 @@ class JobConfig:
     spares: int = 0
     replicas: int = 1  # copies of each unique shard on other nodes; each survives one more node lost at the same time
     h2h: Transport = Transport.TCP  # how replicas travel
+    place_replicas: Places = Places.RING
+    topology: tuple[tuple[str, str], ...] = ()  # (node or host, domain): nodes of one domain fail together
     command: tuple[str, ...]  # script (or module, program) and its arguments
     entry: Entry = Entry.SCRIPT
     python: str  # interpreter for the ranks
@@ -189,6 +199,8 @@ def from_json(text: str) -> JobConfig:
     fields["on_loss"] = OnLoss(fields["on_loss"])
     fields["spare_readiness"] = Readiness(fields["spare_readiness"])
     fields["h2h"] = Transport(fields["h2h"])
+    fields["place_replicas"] = Places(fields["place_replicas"])
+    fields["topology"] = tuple((node, domain) for node, domain in fields["topology"])
     fields["injections"] = tuple(Injection(**injection) for injection in fields["injections"])
     return JobConfig(**fields)
 

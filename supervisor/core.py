@@ -255,7 +255,7 @@ class Job:
                 cause = f"rank {message.rank} on {node_id} could not {message.phase}: {message.error}"
                 late(state, cause, node_id, now_s, counted=not message.conflicts)  # the next plan is another one
             case messages.ProtectionChanged():
-                protection_changed(state, message)
+                protection_changed(state, message, now_s=now_s)
             case messages.DrillReady():
                 drill.ready(state, message, now_s)
             case messages.StateDiffers():
@@ -277,7 +277,7 @@ class Job:
             return
         if known is not None and known.live:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
-        node = state.roster.add(hello, state.generation)
+        node = state.roster.add(hello, state.generation, dict(state.config.topology))
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
         hello_read(state, node.node_id, hello.readings)
         resumption.welcome(state, node)

@@ -5,7 +5,7 @@ from deadpool.proto.config import INJECTION_KINDS, Injection, not_possible
 from deadpool.proto.faults import FAULTS, Hand, Target, names
 from deadpool.supervisor.model.commands import Answer, KillSelf
 from deadpool.supervisor.model.events import InjectRequested
-from deadpool.supervisor.model.membership import choose_holders, choose_spare
+from deadpool.supervisor.model.membership import choose_spare
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import Armed, JobState
 
@@ -88,10 +88,7 @@ def _carry_out(state: JobState, armed: Armed, now_s: float) -> None:
 
 def _holders(state: JobState, rank: int) -> tuple[str, ...]:
     """Returns the nodes that keep the rank's replicas, as the present generation was told."""
-    roster = state.roster
-    members, spares = [node.node_id for node in roster.members()], [node.node_id for node in roster.spares()]
-    homes = [each.node_id for each in roster.ranks]
-    return choose_holders(rank, homes, members=members, spares=spares, replicas=state.config.replicas)
+    return state.recovery.keepers.get(rank // state.roster.nproc_per_node, ())
 
 
 def injected_at(state: JobState, target_kind: Target, target: int, now_s: float) -> float:

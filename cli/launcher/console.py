@@ -75,6 +75,9 @@ def describe(event: dict[str, Any]) -> str:
         case "waiting_for_node":
             wanted = f" for {numbered(event['ranks'])}" if event.get("ranks") else ""
             return f"no spare is left: waiting for a node{wanted}"
+        case "replicated_again":
+            exposed_s = event.get("exposed_s")
+            return f"replicated again from step {of('step')} on: exposed for {exposed_s:.1f} s" if exposed_s is not None else ""
         case "edge_lost":
             return str(of("text"))
         case "unprotected":

@@ -65,7 +65,9 @@ def _news(status: JobStatus) -> list[Text]:
         ago_s = status.spent_s.wall_s - last.ended_s
         if 0 <= ago_s < _NEWS_S and last.ended_s > 0:
             what = "moved" if last.failure_class == "planned" else "recovered"
-            lines.append(Text(f"{what} {ago_s:.0f} s ago in {short_seconds(last.total_s)}: {last.cause}", style="bold cyan"))
+            exposed = f"; exposed for {short_seconds(last.exposed_s)}" if last.exposed_s >= 0 else ""
+            text = f"{what} {ago_s:.0f} s ago in {short_seconds(last.total_s)}{exposed}: {last.cause}"
+            lines.append(Text(text, style="bold cyan"))
     return lines
 
 

@@ -14,6 +14,7 @@ from deadpool.cli.options.setting import Setting
 from deadpool.cli.options.types import (
     ANY_PLACE,
     RulesFile,
+    TopologyFile,
     host_names,
     is_place,
     path_text,
@@ -22,7 +23,7 @@ from deadpool.cli.options.types import (
     steps_or_auto,
     whole_number,
 )
-from deadpool.proto.config import OnExhausted, OnLoss, Readiness, Transport
+from deadpool.proto.config import OnExhausted, OnLoss, Places, Readiness, Transport
 
 _SECONDS: dict[str, Any] = {"type": seconds(), "metavar": "SECONDS", "unit": "s"}
 _NUMBER: dict[str, Any] = {"type": whole_number(), "metavar": "N"}
@@ -67,6 +68,13 @@ FAILURES_AND_TIMEOUTS = (
             help="How replicas get from one node's memory to another's. mpi: by pairs of MPI processes beside the job (they need "
                  "mpi4py and mpiexec: pip install mpich mpi4py), by TCP while there is none. off: there are no replicas; a lost "
                  "node needs a persistent checkpoint."),
+    Setting(field="place_replicas", name="place-replicas", type=click.Choice([each.value for each in Places]),
+            help="Who keeps the replicas. ring: the nodes that train, each for another one. spares: the spares, which need room "
+                 "in /dev/shm for those of all nodes; a spare that takes a node's place then has its shards in its own "
+                 "memory. both: in the ring, and once more by a spare."),
+    Setting(field="topology", name="topology", type=TopologyFile(), metavar="FILE", default_is="Slurm's, where it has one",
+            help="Which nodes fail together: lines of NODE DOMAIN, the domain as rack3 or pod1/rack3. Replicas are kept in "
+                 "another domain."),
     Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
             help="A node died and no spare is left: wait for one, or end the job."),
     Setting(field="on_loss", name="on-loss", type=click.Choice([each.value for each in OnLoss]),

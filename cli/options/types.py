@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -95,6 +95,36 @@ class RulesFile(click.Path):
             raise ConfigError(f"--failure-rules {path}: {error}") from error
         parse_rules(text, f"--failure-rules {path}")
         return text
+
+
+class TopologyFile(click.Path):
+    """A file that says which nodes fail together; the option's value is its lines, as ((node, domain), ...)."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:  # the default: none
+            return ()
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--topology {path}: {error}") from error
+        return tuple(_domains(lines, f"--topology {path}"))
+
+
+def _domains(lines: Sequence[str], where: str) -> Iterator[tuple[str, str]]:
+    known: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != len(("NODE", "DOMAIN")) or words[0] in known:
+            problem = "named before" if words[0] in known else "write NODE DOMAIN, as: trainer1 pod1/rack3"
+            raise ConfigError(f"{where}, line {number}: {line.strip()}: {problem}")
+        known.add(words[0])
+        yield words[0], words[1].strip("/")
 
 
 def host_names(text: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from deadpool.host.errors import ConfigError
-from deadpool.proto.config import Injection, JobConfig, Transport
+from deadpool.proto.config import Injection, JobConfig, Places, Transport
 from deadpool.proto.faults import FAULTS, Target
 
 _NODES_HERE_MAX, _RANKS_PER_NODE_MAX = 1024, 1024  # more are a slip of the keyboard
@@ -29,6 +29,8 @@ def shortfalls(config: JobConfig, given: Collection[str]) -> Iterator[str]:
     if config.h2h is Transport.OFF:
         node = "a lost node from a checkpoint" if config.checkpoint_dir else "a lost node ends the job (no --checkpoint-dir)"
         yield f"--h2h off: nothing is replicated; a lost process comes back from its node's memory, {node}"
+    if config.place_replicas is not Places.RING and not config.spares:
+        yield f"--place-replicas {config.place_replicas}: there are no spares (--spares) yet, so the nodes that train keep them"
     if "replicas" in given and config.replicas > others:
         yield (
             f"--replicas {config.replicas}: there are other nodes for {others} (--nnodes {config.nnodes} and --spares "

@@ -15,7 +15,7 @@ from deadpool.cli.plan.options import LaunchOptions
 from deadpool.cli.plan.plan import ByHand, InAllocation, LaunchPlan, OverSsh, Standalone, Way
 from deadpool.deploy.slurm.allocation import Seats, allocation_of, seats
 from deadpool.host.errors import ConfigError
-from deadpool.proto.config import Entry, JobConfig, OnExhausted, OnLoss, Readiness, Transport, parse_injection
+from deadpool.proto.config import Entry, JobConfig, OnExhausted, OnLoss, Places, Readiness, Transport, parse_injection
 
 
 def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPlan:
@@ -45,6 +45,7 @@ def resolve(options: LaunchOptions, environment: LaunchEnvironment) -> LaunchPla
         on_loss=OnLoss(options.job["on_loss"]),
         spare_readiness=Readiness(options.job["spare_readiness"]),
         h2h=transport,
+        place_replicas=Places(options.job["place_replicas"]),
         replicas=0 if transport is Transport.OFF else options.job["replicas"],
         standalone=isinstance(way, Standalone),
         together=isinstance(way, OverSsh | InAllocation),
@@ -152,7 +153,7 @@ def _port(options: LaunchOptions, way: Way) -> int | None:
 def _taken_as_they_are(options: LaunchOptions) -> dict[str, Any]:
     settled = {
         "job_id", "nnodes", "spares", "nproc_per_node", "start_method", "signals", "on_exhausted", "on_loss",
-        "spare_readiness", "injections", "h2h", "replicas", "log_dir", "journal", "checkpoint_dir", "resume",
+        "spare_readiness", "injections", "h2h", "replicas", "place_replicas", "log_dir", "journal", "checkpoint_dir", "resume",
     }  # fmt: skip
     return {field.name: options.job[field.name] for field in fields(JobConfig) if field.name in options.job.keys() - settled}
 

@@ -108,7 +108,7 @@ class Order(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., open_store: _Optional[_Union[OpenStore, _Mapping]] = ..., start_ranks: _Optional[_Union[StartRanks, _Mapping]] = ..., warm_up: _Optional[_Union[WarmUp, _Mapping]] = ..., quiesce: _Optional[_Union[_common_pb2.Quiesce, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., kill_ranks: _Optional[_Union[KillRanks, _Mapping]] = ..., reform: _Optional[_Union[_common_pb2.Reform, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.Release, _Mapping]] = ..., inject: _Optional[_Union[Inject, _Mapping]] = ..., injection_ack: _Optional[_Union[InjectionAck, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., write_checkpoint: _Optional[_Union[_common_pb2.WriteCheckpoint, _Mapping]] = ..., report_calls: _Optional[_Union[ReportCalls, _Mapping]] = ..., drill_over: _Optional[_Union[_common_pb2.DrillOver, _Mapping]] = ..., begin_loop: _Optional[_Union[_common_pb2.BeginLoop, _Mapping]] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., number: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed", "readings", "conversation", "version", "stream", "moves")
+    __slots__ = ("node_id", "hint", "host", "port", "pid", "generation", "incarnation", "obeyed", "readings", "conversation", "version", "stream", "moves", "domain")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     MOVES_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     hint: int
     host: str
@@ -135,7 +136,8 @@ class Hello(_message.Message):
     version: _common_pb2.Version
     stream: int
     moves: bool
-    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ..., stream: _Optional[int] = ..., moves: _Optional[bool] = ...) -> None: ...
+    domain: str
+    def __init__(self, node_id: _Optional[str] = ..., hint: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., pid: _Optional[int] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., obeyed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., conversation: _Optional[int] = ..., version: _Optional[_Union[_common_pb2.Version, _Mapping]] = ..., stream: _Optional[int] = ..., moves: _Optional[bool] = ..., domain: _Optional[str] = ...) -> None: ...
 
 class RankProgress(_message.Message):
     __slots__ = ("rank", "pid", "step", "commit_step", "steps_done", "exposed_stall_s", "stopped", "step_age_s", "stepped_s", "waited_s", "rss_bytes", "snapshot_every", "snapshot_s")

@@ -25,18 +25,20 @@ class Endpoint(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("rank", "local_rank", "node_id", "node_rank", "holders")
+    __slots__ = ("rank", "local_rank", "node_id", "node_rank", "holders", "domain")
     RANK_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_RANK_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
     rank: int
     local_rank: int
     node_id: str
     node_rank: int
     holders: _containers.RepeatedCompositeFieldContainer[Endpoint]
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node_id: _Optional[str] = ..., node_rank: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
+    domain: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node_id: _Optional[str] = ..., node_rank: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., domain: _Optional[str] = ...) -> None: ...
 
 class Slot(_message.Message):
     __slots__ = ("kind", "rank", "generation", "step", "peer_sets")

@@ -118,7 +118,7 @@ class SpentTimes(_message.Message):
     def __init__(self, assembling: _Optional[float] = ..., starting: _Optional[float] = ..., productive: _Optional[float] = ..., again: _Optional[float] = ..., stalled: _Optional[float] = ..., recovering: _Optional[float] = ..., waiting: _Optional[float] = ..., finishing: _Optional[float] = ..., node_s: _Optional[float] = ...) -> None: ...
 
 class RecoveryRecord(_message.Message):
-    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved", "ended_s")
+    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved", "ended_s", "exposed_s")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class RecoveryRecord(_message.Message):
     COMMITTED_STEPS_LOST_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     ENDED_S_FIELD_NUMBER: _ClassVar[int]
+    EXPOSED_S_FIELD_NUMBER: _ClassVar[int]
     generation: int
     cause: str
     failure_class: str
@@ -147,7 +148,8 @@ class RecoveryRecord(_message.Message):
     committed_steps_lost: int
     moved: _containers.RepeatedScalarFieldContainer[int]
     ended_s: float
-    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ..., ended_s: _Optional[float] = ...) -> None: ...
+    exposed_s: float
+    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ..., ended_s: _Optional[float] = ..., exposed_s: _Optional[float] = ...) -> None: ...
 
 class ReportedNumber(_message.Message):
     __slots__ = ("name", "value")

@@ -51,6 +51,7 @@ class Hello:
     version: Version = NO_VERSION  # of the agent; any other than the supervisor's is refused (proto/version.py)
     stream: int = 0  # counts the streams that this agent has opened: a Hello that comes late, through a relay, is not the newest
     moves: bool = False  # it has a stream, and only goes to or from a relay
+    domain: str = ""  # nodes of one fail together; its parts are parted by "/", the widest first; "": not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,17 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One rank's place in a generation. `holders`: the agents that keep the rank's replicas, nearest first."""
+    """One rank's place in a generation. `holders`: the agents that keep the rank's replicas, nearest first.
+
+    `domain`: nodes of one fail together; "": each by itself.
+    """
 
     rank: int
     local_rank: int
     node_id: str
     node_rank: int
     holders: tuple[Endpoint, ...] = ()
+    domain: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +247,10 @@ class RankReopened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectionChanged:
-    """The rank's states since S_step are not protected, for this reason; training goes on. "": from S_step on they are again."""
+    """The rank's states since S_step are not protected, for this reason; training goes on. "": from S_step on they are again.
+
+    That is said by rank 0 also of the first state that is committed in a generation after the first one.
+    """
 
     generation: int
     rank: int

@@ -124,7 +124,8 @@ class RecoveryRecord:
     It ends with every rank's first new step; where all ranks were started from scratch, as scripts without hooks always are, when
     their processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that
     were reported, as each heartbeat does: those of the last second before every copy of them was lost are not counted.
-    `ended_s`: in the job's time, as SpentTimes counts it.
+    `ended_s`: in the job's time, as SpentTimes counts it. `exposed_s`: where a spare has taken ranks, from the failure until all
+    had their replicas again; -1: not yet, or there was no swap.
     """
 
     generation: int
@@ -141,6 +142,7 @@ class RecoveryRecord:
     committed_steps_lost: int
     moved: tuple[int, ...] = ()
     ended_s: float = 0.0
+    exposed_s: float = -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

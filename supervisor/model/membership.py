@@ -3,12 +3,13 @@
 A seat is a node rank: rank r lives on the node in seat r // nproc_per_node. A node that leaves vacates it; a spare takes it.
 """
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, Endpoint, Hello, Placement
+from deadpool.supervisor.model.placing import choose_holders, depth_of_domains, domain_of
 from deadpool.supervisor.model.session import AgentSession
 
 
@@ -25,7 +26,7 @@ class Node:
     """`index`: at launch, or the next free one for a node that came without. `stopped`: it said Stopped.
 
     `drained`: as long as this agent lives, or the node is asked back, also when its connection was lost meanwhile. `ready`: of a
-    spare, whether as many stand-ins wait as it may have to play ranks; None: never so far.
+    spare, whether as many stand-ins wait as it may have to play ranks; None: never so far. `domain`: nodes of one fail together.
     """
 
     node_id: str
@@ -36,6 +37,7 @@ class Node:
     stopped: bool = False
     drained: bool = False
     ready: bool | None = None
+    domain: str = ""
     troubles: dict[str, str] = field(default_factory=dict)  # kind -> what the node runs out of
 
     @property
@@ -107,10 +109,11 @@ class Roster:
 
     # ------------------------------------------------------------ nodes
 
-    def add(self, hello: Hello, generation: int = 0) -> Node:
+    def add(self, hello: Hello, generation: int = 0, topology: Mapping[str, str] | None = None) -> Node:
         """Returns the new node, a spare for now; its launch index is kept when it has been here before.
 
-        An agent that was drained, and was lost to us for a while, is so still.
+        An agent that was drained, and was lost to us for a while, is so still. `topology`: domains, by node or host; where
+        it says nothing, what the agent says counts.
         """
         index = hello.hint
         before = self.nodes.get(hello.node_id)
@@ -122,7 +125,8 @@ class Roster:
         endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
         self.conversations += 1
         session = AgentSession.begin(hello, self.conversations, generation)
-        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=NodeRole.SPARE, session=session)
+        domain = (topology or {}).get(hello.node_id) or (topology or {}).get(hello.host) or hello.domain
+        node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=NodeRole.SPARE, session=session, domain=domain)
         if before is not None and before.drained and before.session.life == node.session.life:
             node.role, node.drained = NodeRole.DRAINED, True
         self.nodes[hello.node_id] = node
@@ -217,36 +221,39 @@ class Roster:
         known = self.ranks[rank]
         return known.present and known.node_id == node_id and generation >= known.since and (node_id, pid) not in self.retired
 
-    def placements(self, node_id: str, replicas: int) -> tuple[Placement, ...]:
+    def placements(self, node_id: str, config: JobConfig) -> tuple[Placement, ...]:
         """Returns the places of the node's ranks, each with the endpoints of its replicas' holders."""
-        return next(self._placements([self.seats.index(node_id)], replicas))[1]
+        return self._placed([self.seats.index(node_id)], config)[0][1]
 
-    def all_placements(self, replicas: int) -> list[tuple[str, tuple[Placement, ...]]]:
+    def all_placements(self, config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
         """Returns (node, the same of its ranks) for all members."""
-        return list(self._placements([seat for seat, node_id in enumerate(self.seats) if node_id is not None], replicas))
+        return self._placed([seat for seat, node_id in enumerate(self.seats) if node_id is not None], config)
 
-    def _placements(self, seats: Iterable[int], replicas: int) -> Iterator[tuple[str, tuple[Placement, ...]]]:
-        members, spares = {node.node_id for node in self.members()}, [node.node_id for node in self.spares()]
-        homes = [rank.node_id for rank in self.ranks]
+    def _placed(self, seats: Iterable[int], config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
+        members = [node.node_id for node in self.members()]
+        domains = {node_id: node.domain for node_id, node in self.nodes.items() if node.domain}
+        depth = depth_of_domains(members, domains)
+        holders = choose_holders(
+            members,
+            spares=[node.node_id for node in self.spares()],
+            replicas=config.replicas,
+            places=config.place_replicas,
+            domains=domains,
+        )
+        placed = []
         for node_rank in seats:
             node_id = self.seats[node_rank]
             assert node_id is not None
-            yield (
-                node_id,
-                tuple(
-                    Placement(
-                        rank=rank.rank,
-                        local_rank=local_rank,
-                        node_id=node_id,
-                        node_rank=node_rank,
-                        holders=tuple(
-                            self.nodes[holder].endpoint
-                            for holder in choose_holders(rank.rank, homes, members=members, spares=spares, replicas=replicas)
-                        ),
-                    )
-                    for local_rank, rank in enumerate(self.of_seat(node_rank))
-                ),
+            endpoints = tuple(self.nodes[holder].endpoint for holder in holders[node_id])
+            domain = domain_of(node_id, domains, depth) if depth else ""
+            places = (
+                Placement(
+                    rank=rank.rank, local_rank=local_rank, node_id=node_id, node_rank=node_rank, holders=endpoints, domain=domain
+                )
+                for local_rank, rank in enumerate(self.of_seat(node_rank))
             )
+            placed.append((node_id, tuple(places)))
+        return placed
 
 
 def choose_members(nodes: Iterable[Node], nnodes: int) -> list[str]:
@@ -254,38 +261,28 @@ def choose_members(nodes: Iterable[Node], nnodes: int) -> list[str]:
     return [node.node_id for node in sorted(nodes, key=lambda node: node.index)[:nnodes]]
 
 
-def choose_spare(nodes: Mapping[str, Node], *, seat: int = -1, hot: Mapping[str, int] | None = None) -> tuple[str | None, str]:
+def choose_spare(
+    nodes: Mapping[str, Node], *, seat: int = -1, hot: Mapping[str, int] | None = None, keepers: Collection[str] = ()
+) -> tuple[str | None, str]:
     """Returns (the spare to use next, why), or (None, why there is none).
 
     `hot`: spare -> the seat that it is hot for. One that is so for `seat` comes first, one that is for another seat last.
+    `keepers`: have the replicas of that seat's ranks in their own memory, and come before others that are equal.
     """
     hot = hot or {}
 
-    def order(node: Node) -> tuple[bool, bool, int]:
+    def order(node: Node) -> tuple[bool, bool, bool, int]:
         other = hot.get(node.node_id)
-        return other != seat, other is not None, node.index
+        return other != seat, other is not None, node.node_id not in keepers, node.index
 
     spares = sorted((node for node in nodes.values() if node.role is NodeRole.SPARE), key=order)
     if spares:
         first = spares[0].node_id
-        why = "is hot for this seat" if hot.get(first) == seat else f"is the first of {len(spares)} spares"
+        why = f"is the first of {len(spares)} spares"
+        if hot.get(first) == seat:
+            why = "is hot for this seat"
+        elif first in keepers:
+            why = "has the replicas of this seat's ranks"
         return first, f"{first} {why}"
     counts = {role: sum(node.role is role for node in nodes.values()) for role in NodeRole}
     return None, f"no spare is left ({', '.join(f'{count} {role}' for role, count in counts.items() if count)})"
-
-
-def choose_holders(
-    rank: int, homes: Sequence[str], *, members: Collection[str], spares: Sequence[str], replicas: int
-) -> tuple[str, ...]:
-    """Returns the nodes that keep the rank's replicas, nearest in ring order first: `replicas` of them, or as many as there are.
-
-    `homes[r]`: the node of rank r. The next ranks' nodes come first; spares serve only when there are too few other members.
-    """
-    size = len(homes)
-    ring = (homes[(rank + distance) % size] for distance in range(1, size))
-    candidates = itertools.chain((node_id for node_id in ring if node_id in members), spares)
-    chosen: list[str] = []
-    while len(chosen) < replicas and (found := next(candidates, None)) is not None:
-        if found != homes[rank] and found not in chosen:
-            chosen.append(found)
-    return tuple(chosen)

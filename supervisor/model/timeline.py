@@ -58,6 +58,7 @@ class Story:
     lost_steps: int = 0  # that were committed
     replaced: set[int] = field(default_factory=set)  # ranks that had not failed, and got another process all the same
     stepped: bool = False  # some rank has made a step since it went back
+    replicated_s: float | None = None  # when a state was committed again, if a spare has taken ranks
     assumed_step: int = NO_STEP  # kept as if it were committed; nobody has reported that it is
 
     @classmethod
@@ -87,7 +88,7 @@ class Story:
     def goes_back(self, resume_step: int, *, newest_step: int) -> None:
         """To S_resume_step, though there was a source of S_newest_step: what was committed beyond that one is lost."""
         self.lost_steps += max(0, self.commit_step - newest_step)
-        self.resume_step, self.stepped = resume_step, False
+        self.resume_step, self.stepped, self.replicated_s = resume_step, False, None
         self.commit_step = min(self.commit_step, resume_step)
 
     def lap(self, phase: str, now_s: float) -> None:
@@ -117,6 +118,7 @@ class Story:
             committed_steps_lost=self.lost_steps,
             moved=tuple(sorted(self.moved)),
             ended_s=self.mark_s - job_began_s,
+            exposed_s=self.replicated_s - self.began_s if self.replicated_s is not None else -1.0,
         )
 
 

@@ -3,11 +3,13 @@
 from deadpool.proto.messages import ProtectionChanged
 from deadpool.supervisor.model.lineage import usable
 from deadpool.supervisor.model.state import JobState, Unprotected
+from deadpool.supervisor.protection.exposure import replicated
 
 
-def protection_changed(state: JobState, changed: ProtectionChanged) -> None:
+def protection_changed(state: JobState, changed: ProtectionChanged, *, now_s: float) -> None:
     """A rank cannot protect its states, so that none is committed; or one is, by all ranks. Noted once."""
     if not changed.reason:
+        replicated(state, changed.step, now_s=now_s)
         if state.protection.unprotected:
             state.note("protected_again", rank=changed.rank, step=changed.step)
         state.protection.unprotected.clear()

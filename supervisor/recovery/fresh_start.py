@@ -5,7 +5,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drained_ranks
-from deadpool.supervisor.recovery.orders import holders_of, open_store, send_injections
+from deadpool.supervisor.recovery.orders import open_store, replicas_placed, send_injections
 from deadpool.supervisor.recovery.running import lap, runs
 from deadpool.supervisor.recovery.seats import fill_seats, first_members, fit_seats
 
@@ -63,8 +63,8 @@ def start_ranks(state: JobState, attempt: RecoveryAttempt, opened: StoreOpened, 
     attempt.enter(Stage.BEGIN, now_s)
     for rank in roster.ranks:
         roster.give_process(rank, generation=state.generation, now_s=now_s, joining=False)
-    all_placements = roster.all_placements(config.replicas)
-    state.recovery.holders, state.recovery.holders_lost = holders_of(all_placements), frozenset()
+    all_placements = roster.all_placements(config)
+    replicas_placed(state, all_placements)
     for node_id, placements in all_placements:
         order = StartRanks(
             generation=state.generation,

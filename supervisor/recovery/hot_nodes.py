@@ -19,13 +19,13 @@ def begin(state: JobState, node_id: str, seat: int, *, now_s: float) -> None:
     """Orders the spare's stand-ins to get hot for that seat; those that are hot for another one end."""
     holder = state.roster.seats[seat]
     assert holder is not None
-    placements = tuple(replace(each, node_id=node_id) for each in state.roster.placements(holder, state.config.replicas))
+    placements = tuple(replace(each, node_id=node_id) for each in state.roster.placements(holder, state.config))
     state.recovery.hot[node_id] = _ordered(state, node_id, seat, placements, now_s=now_s)
 
 
 def begin_on_member(state: JobState, node_id: str, ranks: Collection[int], *, now_s: float) -> None:
     """Orders hot stand-ins for these ranks of the node's own; those that it has already stay."""
-    placements = tuple(each for each in state.roster.placements(node_id, state.config.replicas) if each.rank in ranks)
+    placements = tuple(each for each in state.roster.placements(node_id, state.config) if each.rank in ranks)
     seat = state.roster.seats.index(node_id)
     state.recovery.hot_members[node_id] = _ordered(state, node_id, seat, placements, now_s=now_s)
 

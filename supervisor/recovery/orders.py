@@ -61,7 +61,7 @@ def assign(state: JobState, node_id: str, *, now_s: float) -> None:
         attempt.behind[Stage.QUIESCE].add(rank.rank)
         attempt.prepared.pop(rank.rank, None)
     numbers = {rank.rank for rank in absent}
-    placements = state.roster.placements(node_id, state.config.replicas)
+    placements = state.roster.placements(node_id, state.config)
     order = assignment(state, tuple(placement for placement in placements if placement.rank in numbers))
     state.send(node_id, order)
     warm_up(state, node_id)
@@ -94,9 +94,16 @@ def warm_up(state: JobState, node_id: str) -> None:
         state.send(node_id, WarmUp(standins=of_member if role is NodeRole.MEMBER else spares[config.spare_readiness]))
 
 
-def holders_of(placements: Iterable[tuple[str, tuple[Placement, ...]]]) -> frozenset[str]:
-    """Returns the nodes that keep replicas, where ranks have these places."""
-    return frozenset(holder.node_id for _, of_node in placements for each in of_node for holder in each.holders)
+def replicas_placed(state: JobState, placements: Iterable[tuple[str, tuple[Placement, ...]]]) -> None:
+    """In this generation the ranks have these places, and their replicas those holders."""
+    recovery = state.recovery
+    recovery.keepers = {
+        of_node[0].node_rank: tuple(holder.node_id for holder in of_node[0].holders) for _, of_node in placements if of_node
+    }
+    recovery.holders, recovery.holders_lost = (
+        frozenset(holder for each in recovery.keepers.values() for holder in each),
+        frozenset(),
+    )
 
 
 def send_injections(state: JobState) -> None:

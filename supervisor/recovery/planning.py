@@ -8,7 +8,7 @@ from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drained_ranks
 from deadpool.supervisor.recovery.fresh_start import start_over
-from deadpool.supervisor.recovery.orders import holders_of, replace_outside
+from deadpool.supervisor.recovery.orders import replace_outside, replicas_placed
 from deadpool.supervisor.recovery.plan import Live, Plan, as_good_as_committed, plan_recovery
 from deadpool.supervisor.recovery.running import lap
 
@@ -128,8 +128,8 @@ def _send_plan(state: JobState, resume_step: int, sources: Sequence[Source], sto
     yielded = max(resume_step, roster.yielded())
     for rank in roster.ranks:  # all do as the plan says; how far each has come with it they will say
         rank.yielded, rank.yielded_known = yielded, False
-    all_placements = roster.all_placements(state.config.replicas)
-    state.recovery.holders, state.recovery.holders_lost = holders_of(all_placements), frozenset()
+    all_placements = roster.all_placements(state.config)
+    replicas_placed(state, all_placements)
     for node_id, placements in all_placements:
         order = Reform(
             generation=state.generation,

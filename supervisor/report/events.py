@@ -175,6 +175,9 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
             "Replicas travel from that node to the holder by MPI, through these two processes.", node=T, holder=T, pids=R
         ),
         "edge_lost": _event("They travel by TCP until another pair of processes has met.", node=T, holder=T, text=T),
+        "replicated_again": _event(
+            "After a swap all that is unique has its replicas again. `exposed_s`: from the failure on.", step=W, exposed_s=N
+        ),
         "unprotected": _event("States are not kept safe since that step.", rank=W, since_step=W, reason=T),
         "protected_again": _event("They are again, from that step on.", rank=W, step=W),
         "bad_copy": _event("A snapshot or replica is not what was written; it is not used.", node=T, kind=T, rank=W, step=W),

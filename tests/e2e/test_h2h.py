@@ -1,4 +1,4 @@
-"""Replicas by MPI in whole jobs: whatever becomes of a pair, training does not notice."""
+"""Replicas by MPI, and by spares, in whole jobs: whatever becomes of a pair, training does not notice."""
 
 import os
 import signal
@@ -43,18 +43,19 @@ def test_a_pair_is_killed_and_then_a_node(launcher: Launcher) -> None:
     hurry(unbroken)
     reference = finished(unbroken)
 
-    job = start(launcher, "--h2h", "mpi")
+    job = start(launcher, "--h2h", "mpi", "--place-replicas", "spares")
     kill_pairs(job, "node0", 1)
     assert not [each for each in job.events() if each["event"] in ("failure", "unprotected")]
     assert job.ask("inject", "kill-node", "1").returncode == 0
     until(lambda: [each for each in job.events() if each["event"] == "recovered"], 60, "the job has recovered")
-    until(
-        lambda: [each for each in edges(job, "edge_open", "node0") if each["holder"] == "node2"], 60, "node0 has another holder"
-    )
+    nth_edge(job, "edge_open", "node2", 0)
     hurry(job)
     broken = finished(job)
     broken.assert_same_as(reference)
-    assert len(broken.summary["recoveries"]) == 1
+    (recovery,) = broken.summary["recoveries"]
+    assert recovery["exposed_s"] > 0
+    (chosen,) = [each for each in job.events() if each["event"] == "spare_chosen"]
+    assert chosen["reason"] == "node2 has the replicas of this seat's ranks"
 
 
 @pytest.mark.long

@@ -39,6 +39,7 @@ class SimProtection:
         self.world, self.truth = self.node.world, self.node.truth
         self.holders: tuple[Endpoint, ...] = ()
         self.copying = self.apart = False
+        self._said_generation = 1
         self._unprotected = False
         self._sealed: Sealed | None = None  # the state in hand, once it is copied
         self.begin(0)
@@ -283,8 +284,8 @@ class SimProtection:
         if not self._rank.alive or member is None or member.running != generation or member.phase is not RankPhase.RUN:
             return
         member.commit_known(generation, step)
-        if self._unprotected:
-            self._unprotected = False
+        if self._unprotected or (member.rank == 0 and self._said_generation < generation):
+            self._unprotected, self._said_generation = False, generation
             self.node.speak(self._rank, messages.ProtectionChanged(generation=generation, rank=member.rank, step=step, reason=""))
         self._schedule.committed(step, interval)
         self._done(step)

@@ -10,7 +10,7 @@ from sim.truth import Loop, Truth
 from sim.world import World
 from supervising import too_often
 
-from deadpool.proto.config import JobConfig, OnExhausted, OnLoss, Readiness
+from deadpool.proto.config import JobConfig, OnExhausted, OnLoss, Places, Readiness
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.phase import Phase
@@ -33,6 +33,12 @@ _CONFIG = JobConfig(
     max_recoveries_without_progress=30,
     max_restarts=20,  # a rank may be killed before it has joined: the job has no hooks yet
 )
+
+
+def _racks(random_: random.Random) -> tuple[tuple[str, str], ...]:
+    """Returns which nodes fail together; of half of the seeds each by itself."""
+    racks = random_.choice([0, 0, 2, 3])
+    return tuple((f"node{index}", f"rack{random_.randrange(racks)}") for index in range(8)) if racks else ()
 
 
 class Run:
@@ -59,6 +65,8 @@ class Run:
             swap_stragglers=random.Random(f"swap {seed}").random() < 0.3,
             hot_standins=random.Random(f"hot {seed}").choice([0, 0, 1, 2]),
             relay_above=random.Random(f"relays {seed}").choice([0, 1, 2, 1000, 1000]),
+            place_replicas=random.Random(f"places {seed}").choice([Places.RING, Places.RING, Places.SPARES, Places.BOTH]),
+            topology=_racks(random.Random(f"racks {seed}")),
         )
         self.until = shape.randint(4, 10)
         ends = sorted(random.Random(f"loops {seed}").sample(range(1, self.until), random.Random(seed).choice([0, 0, 1, 2])))
@@ -107,6 +115,9 @@ class Run:
             nothing_left = (truth.excused or truth.unfit) and state.protection.checkpoint_step == NO_STEP
             excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT
             truth.check(excused, f"ended with {supervisor.exit_code} ({supervisor.root_cause})")
+        for record in state.recovery.records:
+            measured = bool(record.spare) and 0 <= record.exposed_s <= _BOUND_S
+            truth.check(measured or record.exposed_s == -1, f"exposed for {record.exposed_s} s: {record}")
         lost = sum(record.committed_steps_lost for record in state.recovery.records)
         truth.check(lost == 0 or truth.excused or truth.unfit != set(), f"{lost} committed steps lost")
 

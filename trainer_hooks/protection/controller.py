@@ -66,6 +66,7 @@ class Protection:
         self._reserved = False
         self._unprotected = False  # since some state; `_told`: by this rank
         self._told = False
+        self._first_again = False  # rank 0 says when the first state of a generation is committed, whatever was before
         session.attach(self)
 
     @property
@@ -126,6 +127,7 @@ class Protection:
         assert self._member.live is not None
         self.capture(self._member.live)
         self._reserved = self._reserved and not self._session.role.muted
+        self._first_again = self._session.rank == 0
         step, every = plan.resume_step, self._session.keeping.verify_every
         schedule = Schedule(
             first_step=step,
@@ -255,7 +257,7 @@ class Protection:
                 store,
                 rank=rank,
                 world_size=world_size,
-                node_id=session.node_id,
+                place=(session.node_id, self._placement.domain or session.node_id),
                 replicas=len(self._placement.holders),
                 cancelled=cancelled,
             ),
@@ -304,9 +306,9 @@ class Protection:
     def commit_known(self, generation: int, step: int) -> None:
         with self._session.changed:
             self._member.commit_known(generation, step)
-            if self._unprotected:
+            if self._unprotected or self._first_again:
                 self._say(generation, step, "")
-            self._unprotected = self._told = False
+            self._unprotected = self._told = self._first_again = False
         self._on_commit()
 
     def refused(self, generation: int, step: int, reason: str) -> None:

@@ -2,7 +2,8 @@
 
 Every rank publishes for each of its items the hash of its key and its checksum. An item whose pair is found on as many other
 nodes as there are to be replicas is *replicated* (it need not travel: any of its holders can give it back, whichever nodes are
-lost), all others are *unique*. Nobody has to say which parallelism is used, a wrong claim cannot survive (the checksums differ),
+lost), all others are *unique*. Nodes that fail together (Placement.domain) count once, and not at all where it is with the rank's
+own, as far as there are others. Nobody has to say which parallelism is used, a wrong claim cannot survive (the checksums differ),
 and ranks that part later (a coincidence such as zeros on every rank, or training that is by right each rank's own) are found out
 in the very state in which they do (commit.py).
 """
@@ -19,7 +20,8 @@ from deadpool.trainer_hooks.store_wait import wait_for
 from deadpool.trainer_hooks.torch_internals import Store
 
 Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes, () if none does
-Published = Mapping[int, tuple[str, Set[tuple[int, int]]]]  # by rank: its node, and the pairs that it has published
+Place = tuple[str, str]  # a node, and the domain that it fails with
+Published = Mapping[int, tuple[Place, Set[tuple[int, int]]]]  # by rank: its place, and the pairs that it has published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +38,9 @@ class Exchange:
     """One rank's part in it, in one generation. `store`: as for the commits. `replicas`: how many each rank's state has."""
 
     def __init__(
-        self, store: Store, *, rank: int, world_size: int, node_id: str, replicas: int, cancelled: threading.Event
+        self, store: Store, *, rank: int, world_size: int, place: Place, replicas: int, cancelled: threading.Event
     ) -> None:
-        self._store, self._rank, self._world_size, self._node_id = store, rank, world_size, node_id
+        self._store, self._rank, self._world_size, self._place = store, rank, world_size, place
         self._replicas, self._cancelled = replicas, cancelled
 
     def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Sharing | None:
@@ -52,24 +54,26 @@ class Exchange:
         hashes = {key: checksum(key.encode()) for key in sums}
         rows = b"".join(struct.pack("<QQ", hashes[key], value) for key, value in sums.items())
         name = f"layout/{step}{'/again' * again}"
-        store.set(f"{name}/{rank}", json.dumps(self._node_id).encode() + b"\n" + rows)  # type: ignore[arg-type]
+        store.set(f"{name}/{rank}", json.dumps(self._place).encode() + b"\n" + rows)  # type: ignore[arg-type]
         others = [other for other in range(self._world_size) if other != rank]
         keys = [f"{name}/{other}" for other in others]
         if others and not wait_for(store, keys, self._cancelled, or_refused=verdict_key(step, again=again)):
             return None
-        held: dict[int, tuple[str, Set[tuple[int, int]]]] = {}
+        held: dict[int, tuple[Place, Set[tuple[int, int]]]] = {}
         for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
-            node, _, table = bytes(published).partition(b"\n")
-            held[other] = json.loads(node), set(struct.iter_unpack("<QQ", table))
-        return sharing(held, self._node_id, {key: (hashes[key], value) for key, value in sums.items()}, self._replicas)
+            place, _, table = bytes(published).partition(b"\n")
+            held[other] = tuple(json.loads(place)), set(struct.iter_unpack("<QQ", table))
+        return sharing(held, self._place, {key: (hashes[key], value) for key, value in sums.items()}, self._replicas)
 
 
-def sharing(others: Published, node_id: str, own: Mapping[str, tuple[int, int]], replicas: int) -> Sharing:
-    """Returns who of the others holds what a rank on this node holds: its pairs, by key. All that hold an item find the same."""
+def sharing(others: Published, place: Place, own: Mapping[str, tuple[int, int]], replicas: int) -> Sharing:
+    """Returns who of the others holds what a rank at this place holds: its pairs, by key. All that hold an item find the same."""
     same, relied_on = Peers(), Peers()
+    copies = max(1, replicas)
+    elsewhere = len({where[1] for where, _ in others.values()} - {place[1]})
     for key, pair in own.items():
         ranks = tuple(sorted(rank for rank, (_, table) in others.items() if pair in table))
-        nodes = {others[rank][0] for rank in ranks} - {node_id}
+        nodes, domains = ({others[rank][0][part] for rank in ranks} - {place[part]} for part in (0, 1))
         same[key] = ranks if nodes else ()
-        relied_on[key] = ranks if len(nodes) >= max(1, replicas) else ()
+        relied_on[key] = ranks if len(nodes) >= copies and len(domains) >= min(copies, elsewhere) else ()
     return Sharing(same=same, relied_on=relied_on)

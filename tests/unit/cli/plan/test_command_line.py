@@ -9,6 +9,7 @@ from command_line import plan
 from deadpool.cli import launch
 from deadpool.cli.options import settings
 from deadpool.cli.plan.options import LaunchOptions
+from deadpool.host.errors import ConfigError
 from deadpool.proto.config import JobConfig
 
 # Fields that no option sets: from the rest of the command line or the environment.
@@ -83,6 +84,17 @@ def test_bad_input_gets_one_line(
 def test_failure_rules_are_read_and_checked(tmp_path: Path) -> None:
     rules = Path(__file__).parents[4] / "supervisor" / "failures" / "failure_rules.toml"
     assert plan("--failure-rules", str(rules), "t.py").config.failure_rules == rules.read_text()
+
+
+def test_a_topology_is_read_and_checked(tmp_path: Path) -> None:
+    file = tmp_path / "topology"
+    file.write_text("# who hangs on which switch\nn1 pod1/rack3\n\nn2 rack4/  # and here\n")
+    assert plan("--topology", str(file), "t.py").config.topology == (("n1", "pod1/rack3"), ("n2", "rack4"))
+    assert plan("t.py").config.topology == ()
+    for text, problem in (("n1\n", "line 1: n1: write NODE DOMAIN"), ("n1 a\nn1 b\n", "line 2: n1 b: named before")):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=problem):
+            plan("--topology", str(file), "t.py")
 
 
 def test_every_field_has_an_option_or_says_why_not() -> None:

@@ -1,10 +1,10 @@
 """Who gets a seat, which spare comes next, who holds whose replicas."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
+from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import Hello
-from deadpool.supervisor.model.membership import NodeRole, Roster, choose_holders, choose_members, choose_spare
+from deadpool.supervisor.model.membership import NodeRole, Roster, choose_members, choose_spare
+
+CONFIG = JobConfig(job_id="j", nnodes=2, nproc_per_node=2, command=("s.py",), python="python", log_dir="logs")
 
 
 def _roster(nnodes: int = 2, nproc: int = 2, nodes: int = 3) -> Roster:
@@ -55,7 +55,7 @@ def test_a_seat_moves_with_its_ranks() -> None:
     assert roster.vacancies() == [1]
     roster.take_seat(1, "node2")
     assert [rank.node_id for rank in roster.ranks] == ["node0", "node0", "node2", "node2"]
-    assert [placement.node_rank for placement in roster.placements("node2", 1)] == [1, 1]
+    assert [placement.node_rank for placement in roster.placements("node2", CONFIG)] == [1, 1]
 
 
 def test_a_replaced_process_is_not_heard_any_more() -> None:
@@ -73,28 +73,19 @@ def test_a_replaced_process_is_not_heard_any_more() -> None:
     assert roster.plays("node0", 0, 3, 11)
 
 
-def test_holders_are_the_next_nodes_in_the_ring() -> None:
-    homes = ["A", "A", "B", "B", "C", "C"]
-    assert choose_holders(1, homes, members="ABC", spares="S", replicas=1) == ("B",)
-    assert choose_holders(5, homes, members="ABC", spares="S", replicas=2) == ("A", "B")
-    assert choose_holders(0, homes, members="ABC", spares="ST", replicas=4) == ("B", "C", "S", "T")
+def test_a_spare_that_has_a_seats_replicas_takes_it() -> None:
+    roster = _roster()
+    spares = [node.node_id for node in roster.spares()]
+    assert choose_spare(roster.nodes, seat=0)[0] == spares[0]
+    keeper = spares[1]
+    assert choose_spare(roster.nodes, seat=0, keepers=(keeper,)) == (keeper, f"{keeper} has the replicas of this seat's ranks")
+    assert choose_spare(roster.nodes, seat=0, keepers=(keeper,), hot={spares[0]: 0})[0] == spares[0], "hot comes first"
 
 
-def test_spares_hold_replicas_when_there_is_no_other_member() -> None:
-    assert choose_holders(0, ["A", "A"], members="A", spares="ST", replicas=1) == ("S",)
-    assert choose_holders(0, ["A", "A"], members="A", spares="", replicas=1) == ()
-
-
-@given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(1, 3))
-def test_holders_are_distinct_other_nodes_and_as_many_as_there_can_be(
-    data: st.DataObject, nnodes: int, nproc: int, spares: int, replicas: int
-) -> None:
-    members = [f"m{index}" for index in range(nnodes)]
-    extra = [f"s{index}" for index in range(spares)]
-    homes = [member for member in members for _ in range(nproc)]
-    rank = data.draw(st.integers(0, len(homes) - 1))
-    holders = choose_holders(rank, homes, members=members, spares=extra, replicas=replicas)
-    assert homes[rank] not in holders
-    assert len(set(holders)) == len(holders) == min(replicas, nnodes - 1 + spares)
-    used_spares = [holder for holder in holders if holder in extra]
-    assert not used_spares or len(holders) - len(used_spares) == nnodes - 1
+def test_what_the_topology_says_comes_before_what_an_agent_says() -> None:
+    roster = Roster.empty(nnodes=2, nproc_per_node=1)
+    said = [
+        Hello(node_id=f"n{index}", hint=index, host=f"h{index}", port=1, pid=1, generation=0, domain="own") for index in range(3)
+    ]
+    domains = [roster.add(hello, topology={"n0": "r1", "h1": "r2"}).domain for hello in said]
+    assert domains == ["r1", "r2", "own"]

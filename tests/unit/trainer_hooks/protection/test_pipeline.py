@@ -91,7 +91,9 @@ class Rank:
         network = Network(
             board=CommitBoard(store, rank=rank, world_size=2),
             holders=[self.holder],
-            exchange=Exchange(store, rank=rank, world_size=2, node_id=f"node{rank}", replicas=1, cancelled=self.cancelled),
+            exchange=Exchange(
+                store, rank=rank, world_size=2, place=(f"node{rank}", f"node{rank}"), replicas=1, cancelled=self.cancelled
+            ),
             verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
             checkpoints=self.checkpoints,
             cancelled=self.cancelled,

@@ -59,7 +59,7 @@ class Training:
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
             holders=[VaultClient(self.holder, TOKEN)],
-            exchange=Exchange(store, rank=0, world_size=1, node_id="node", replicas=1, cancelled=self.cancelled),
+            exchange=Exchange(store, rank=0, world_size=1, place=("node", "node"), replicas=1, cancelled=self.cancelled),
             cancelled=self.cancelled,
         )
         local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)
