@@ -7,8 +7,10 @@ the replicas of as many others as any other one does. Domains may be nested (`po
 are used.
 """
 
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from deadpool.proto.config import Places
 
@@ -31,30 +33,43 @@ def choose_holders(
     """
     domains = domains or {}
     depth = depth_of_domains(members, domains)
-    followers = _ring(members, domains, depth)
     names = {node: domain_of(node, domains, depth or _DEEPEST) for node in (*members, *spares)}
+    if len(set(names.values())) == 1:  # one switch for all says nothing
+        names = {node: node for node in names}
+    ring = _Ring(members, names if depth else {})
     holders: dict[str, tuple[str, ...]] = {}
     for seat, owner in enumerate(members):
-        turn = seat % len(spares) if spares else 0
-        near = [*spares[turn:], *spares[:turn]]
-        others = [*near, *followers[owner]] if places is Places.SPARES else [*followers[owner], *near]
-        chosen = _apart(owner, others, replicas, names)
+        near = _Turned(spares, seat)
+        orders = (near, ring.after(owner)) if places is Places.SPARES else (ring.after(owner), near)
+        chosen = _apart(owner, orders, replicas, names)
         if places is Places.BOTH:
-            chosen += _apart(owner, [spare for spare in near if spare not in chosen], min(1, replicas), names)
+            chosen += _apart(owner, (_Turned([spare for spare in spares if spare not in chosen], seat),), min(1, replicas), names)
         holders[owner] = tuple(chosen)
     return holders
 
 
-def _ring(members: Sequence[str], domains: Mapping[str, str], depth: int) -> dict[str, list[str]]:
-    """Returns the other members for each, as they follow it in the ring."""
-    size = len(members)
-    order = sorted(range(size), key=lambda seat: (domain_of(members[seat], domains, depth) if depth else "", seat))
-    largest = max(Counter(domain_of(member, domains, depth) for member in members).values(), default=1) if depth else 1
-    followers = {}
-    for place, seat in enumerate(order):
-        around = [members[order[(place + largest + further) % size]] for further in range(size)]
-        followers[members[seat]] = [member for member in around if member != members[seat]]
-    return followers
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """The nodes from this place on, all around, without making a list: there may be thousands, for each of thousands."""
+
+    nodes: Sequence[str]
+    first: int
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.nodes[(self.first + further) % len(self.nodes)] for further in range(len(self.nodes)))
+
+
+class _Ring:
+    """`domains`: by member; {}: each fails by itself."""
+
+    def __init__(self, members: Sequence[str], domains: Mapping[str, str]) -> None:
+        self._order = sorted(members, key=lambda member: domains[member]) if domains else list(members)
+        self._places = {member: place for place, member in enumerate(self._order)}
+        self._largest = max(Counter(domains[member] for member in members).values()) if domains else 1
+
+    def after(self, member: str) -> _Turned:
+        """Returns the members as they follow this one, the first of them in another domain; it is among them."""
+        return _Turned(self._order, self._places[member] + self._largest)
 
 
 def depth_of_domains(members: Sequence[str], domains: Mapping[str, str]) -> int:
@@ -72,15 +87,17 @@ def domain_of(node: str, domains: Mapping[str, str], depth: int) -> str:
     return SEPARATOR.join(named.split(SEPARATOR)[:depth]) if named else f"{SEPARATOR}{node}"
 
 
-def _apart(owner: str, others: Sequence[str], count: int, domains: Mapping[str, str]) -> list[str]:
-    """Returns so many of the others in their order: first those of domains that nobody chosen and not the owner is of."""
+def _apart(owner: str, orders: Sequence[Iterable[str]], count: int, domains: Mapping[str, str]) -> list[str]:
+    """Returns so many others in this order: first those of domains that nobody chosen and not the owner is of."""
     chosen: list[str] = []
     taken = {domains[owner]}
     for wanted in ("new", "not the owner's", "any"):
-        for other in others:
+        for other in itertools.chain(*orders) if len(chosen) < count else ():
             domain = domains[other]
             fits = domain not in taken if wanted == "new" else wanted == "any" or domain != domains[owner]
-            if len(chosen) < count and other not in chosen and fits:
+            if fits and other != owner and other not in chosen:
                 chosen.append(other)
                 taken.add(domain)
+                if len(chosen) == count:
+                    break
     return chosen
