@@ -219,6 +219,7 @@ class Keeping:
     drill_at: tuple[int, ...] = ()
     log_dir: str = ""
     h2h: Transport = Transport.TCP
+    replicas: int = 1
 
 
 def keeping_to_json(config: JobConfig) -> str:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, Endpoint, Hello, Placement
-from deadpool.supervisor.model.placing import choose_holders, depth_of_domains, domain_of
+from deadpool.supervisor.model.placing import Placing, place_replicas
 from deadpool.supervisor.model.session import AgentSession
 
 
@@ -229,23 +229,23 @@ class Roster:
         """Returns (node, the same of its ranks) for all members."""
         return self._placed([seat for seat, node_id in enumerate(self.seats) if node_id is not None], config)
 
-    def _placed(self, seats: Iterable[int], config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
-        members = [node.node_id for node in self.members()]
-        domains = {node_id: node.domain for node_id, node in self.nodes.items() if node.domain}
-        depth = depth_of_domains(members, domains)
-        holders = choose_holders(
-            members,
+    def placing(self, config: JobConfig) -> Placing:
+        """Returns who keeps whose replicas, with the nodes that there are now."""
+        return place_replicas(
+            [node.node_id for node in self.members()],
             spares=[node.node_id for node in self.spares()],
             replicas=config.replicas,
             places=config.place_replicas,
-            domains=domains,
+            domains={node_id: node.domain for node_id, node in self.nodes.items() if node.domain},
         )
-        placed = []
+
+    def _placed(self, seats: Iterable[int], config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
+        placing, placed = self.placing(config), []
         for node_rank in seats:
             node_id = self.seats[node_rank]
             assert node_id is not None
-            endpoints = tuple(self.nodes[holder].endpoint for holder in holders[node_id])
-            domain = domain_of(node_id, domains, depth) if depth else ""
+            endpoints = tuple(self.nodes[holder].endpoint for holder in placing.holders[node_id])
+            domain = placing.domains.get(node_id, "")
             places = (
                 Placement(
                     rank=rank.rank, local_rank=local_rank, node_id=node_id, node_rank=node_rank, holders=endpoints, domain=domain

@@ -1,103 +1,134 @@
-"""Where replicas are kept. Pure: nodes, and which fail together, in; each node's holders out.
+"""Where replicas are kept. Pure: nodes, and which of them fail together, in; each node's holders out.
 
 Without a topology each node fails by itself, and the ring is that of the seats: a node's replicas are on the next one. With one,
-the ring goes through the nodes domain by domain, and a node's holder is as many places further as the largest domain has nodes.
-So as long as no domain has more than half of the nodes, every holder is in another domain than its owner, and every node keeps
-the replicas of as many others as any other one does. Domains may be nested (`pod1/rack3`): the widest ones for which that holds
-are used.
+the ring goes through the nodes domain by domain, and the holders are as many places further as the largest domain has nodes,
+twice as many, and so on: so long as that does not lead around the ring, no two of them, and none and the owner, are of one
+domain. The steps are the same for all nodes, so each keeps the replicas of as many others as any other one. Domains may be nested
+(`pod1/rack3`): the widest ones count of which none has more than half of the nodes.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from deadpool.proto.config import Places
 
 SEPARATOR = "/"
-_DEEPEST = 99  # all parts of a name
 
 
-def choose_holders(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """`holders`: of each member, the nodes that keep its ranks' replicas, the first choice first; as many for each of them.
+
+    `spread`: of so many whole domains together, but no more than there are to be replicas, the loss leaves each member or one of
+    its holders. `domains`: of each member and spare, as they count for that; {}: each node fails by itself.
+    """
+
+    holders: dict[str, tuple[str, ...]]
+    spread: int
+    domains: dict[str, str] = field(default_factory=dict)
+
+
+def place_replicas(
     members: Sequence[str],
     *,
     spares: Sequence[str],
     replicas: int,
     places: Places = Places.RING,
     domains: Mapping[str, str] | None = None,
-) -> dict[str, tuple[str, ...]]:
-    """Returns for each member the nodes that keep its ranks' replicas, the first choice first: as many as asked for and possible.
+) -> Placing:
+    """Returns who keeps whose replicas: of each member as many other nodes as asked for and possible.
 
     `members`: in the order of their seats. `domains`: of the nodes of which it is known. With SPARES spares come first, each for
     another member as long as there are enough, unless only others are of another domain; with BOTH a spare keeps one more.
     """
-    domains = domains or {}
-    depth = depth_of_domains(members, domains)
-    names = {node: domain_of(node, domains, depth or _DEEPEST) for node in (*members, *spares)}
-    if len(set(names.values())) == 1:  # one switch for all says nothing
-        names = {node: node for node in names}
-    ring = _Ring(members, names if depth else {})
+    names = _names(members, spares, domains or {})
+    ring, near = _Ring(members, names), _Spares(spares, names)
+    in_ring = min(replicas, len(members) - 1)
+    besides = replicas - in_ring + (places is Places.BOTH and replicas > 0)
     holders: dict[str, tuple[str, ...]] = {}
-    for seat, owner in enumerate(members):
-        near = _Turned(spares, seat)
-        orders = (near, ring.after(owner)) if places is Places.SPARES else (ring.after(owner), near)
-        chosen = _apart(owner, orders, replicas, names)
-        if places is Places.BOTH:
-            chosen += _apart(owner, (_Turned([spare for spare in spares if spare not in chosen], seat),), min(1, replicas), names)
-        holders[owner] = tuple(chosen)
-    return holders
+    for owner in members:
+        others, spare = ring.after(owner, in_ring), near.of(owner, ring.places[owner])
+        if places is Places.SPARES:
+            holders[owner] = tuple(_spares_first(spare, others, replicas, min(replicas, ring.spread), names, owner))
+        else:
+            holders[owner] = (*others, *islice(spare, besides))
+    together = ring.spread > 0 and any(not names[member].startswith(SEPARATOR) for member in members)
+    return Placing(holders=holders, spread=ring.spread, domains=names if together else {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Turned:
-    """The nodes from this place on, all around, without making a list: there may be thousands, for each of thousands."""
+def _names(members: Sequence[str], spares: Sequence[str], domains: Mapping[str, str]) -> dict[str, str]:
+    """Returns the domain of each node, as deep as it counts: the node itself where none is known, or all are of one."""
+    alone = {node: f"{SEPARATOR}{node}" for node in (*members, *spares)}  # no other name begins so
+    paths = {node: tuple(filter(None, domains.get(node, "").split(SEPARATOR))) for node in alone}
+    names = alone
+    for depth in range(1, max((len(paths[member]) for member in members), default=0) + 1):
+        names = {node: SEPARATOR.join(path[:depth]) or alone[node] for node, path in paths.items()}
+        if 2 * _largest(members, names) <= len(members):
+            return names
+    return names if len(set(names.values())) > 1 else alone
 
-    nodes: Sequence[str]
-    first: int
 
-    def __iter__(self) -> Iterator[str]:
-        return (self.nodes[(self.first + further) % len(self.nodes)] for further in range(len(self.nodes)))
+def _largest(members: Sequence[str], names: Mapping[str, str]) -> int:
+    return max(Counter(names[member] for member in members).values(), default=1)
 
 
 class _Ring:
-    """`domains`: by member; {}: each fails by itself."""
+    """The members, domain by domain. `places`: of each in it."""
 
-    def __init__(self, members: Sequence[str], domains: Mapping[str, str]) -> None:
-        self._order = sorted(members, key=lambda member: domains[member]) if domains else list(members)
-        self._places = {member: place for place, member in enumerate(self._order)}
-        self._largest = max(Counter(domains[member] for member in members).values()) if domains else 1
+    def __init__(self, members: Sequence[str], names: Mapping[str, str]) -> None:
+        first: dict[str, int] = {}
+        for seat, member in enumerate(members):
+            first.setdefault(names[member], seat)
+        self._order = sorted(members, key=lambda member: first[names[member]])
+        self.places = {member: place for place, member in enumerate(self._order)}
+        largest = _largest(members, names)
+        self.spread = max(0, len(members) // largest - 1)
+        apart = range(largest, self.spread * largest + 1, largest)
+        around = ((largest + further) % len(members) for further in range(len(members)))
+        self._steps = [*apart, *(step for step in around if step and step not in apart)]
 
-    def after(self, member: str) -> _Turned:
-        """Returns the members as they follow this one, the first of them in another domain; it is among them."""
-        return _Turned(self._order, self._places[member] + self._largest)
-
-
-def depth_of_domains(members: Sequence[str], domains: Mapping[str, str]) -> int:
-    """Returns how many parts of the domains' names count: as few as give domains of half of the members at most; 0: none do."""
-    deepest = max((len(domains[member].split(SEPARATOR)) for member in members if domains.get(member)), default=0)
-    for depth in range(1, deepest + 1):
-        if 2 * max(Counter(domain_of(member, domains, depth) for member in members).values()) <= len(members):
-            return depth
-    return 0
+    def after(self, owner: str, count: int) -> list[str]:
+        """Returns so many others; the first `spread` of them are each of another domain, and not of the owner's."""
+        return [self._order[(self.places[owner] + step) % len(self._order)] for step in self._steps[:count]]
 
 
-def domain_of(node: str, domains: Mapping[str, str], depth: int) -> str:
-    """Returns the name of the node's domain at that depth; a node of which nothing is known has its own."""
-    named = domains.get(node, "") if depth else ""
-    return SEPARATOR.join(named.split(SEPARATOR)[:depth]) if named else f"{SEPARATOR}{node}"
+class _Spares:
+    def __init__(self, spares: Sequence[str], names: Mapping[str, str]) -> None:
+        self._spares, self._names = spares, names
+        self._elsewhere = {
+            domain: [spare for spare in spares if names[spare] != domain] for domain in {names[spare] for spare in spares}
+        }
+
+    def of(self, owner: str, place: int) -> Iterator[str]:
+        """Yields the spares as they are to keep what the owner has: for the next one in the ring another one is the first.
+
+        Those of the owner's domain come last.
+        """
+        domain = self._names[owner]
+        elsewhere = self._elsewhere.get(domain, self._spares)
+        yield from (elsewhere[(place + further) % len(elsewhere)] for further in range(len(elsewhere)))
+        if len(elsewhere) < len(self._spares):
+            yield from (spare for spare in self._spares if self._names[spare] == domain)
 
 
-def _apart(owner: str, orders: Sequence[Iterable[str]], count: int, domains: Mapping[str, str]) -> list[str]:
-    """Returns so many others in this order: first those of domains that nobody chosen and not the owner is of."""
+def _spares_first(
+    spares: Iterable[str], ring: Sequence[str], count: int, spread: int, names: Mapping[str, str], owner: str
+) -> list[str]:
+    """Returns so many holders: spares as far as there are, but of so many other domains at least, if need be by the ring."""
     chosen: list[str] = []
-    taken = {domains[owner]}
-    for wanted in ("new", "not the owner's", "any"):
-        for other in itertools.chain(*orders) if len(chosen) < count else ():
-            domain = domains[other]
-            fits = domain not in taken if wanted == "new" else wanted == "any" or domain != domains[owner]
-            if fits and other != owner and other not in chosen:
-                chosen.append(other)
-                taken.add(domain)
-                if len(chosen) == count:
-                    break
-    return chosen
+    taken, later = {names[owner]}, list[str]()
+    for spare in spares if count else ():
+        if names[spare] in taken:
+            later.append(spare)
+            continue
+        chosen.append(spare)
+        taken.add(names[spare])
+        if len(chosen) == count:
+            return chosen
+    for other in ring:
+        if len(chosen) < spread and names[other] not in taken:
+            chosen.append(other)
+            taken.add(names[other])
+    return [*chosen, *(node for node in chain(later, ring) if node not in chosen)][:count]

@@ -78,8 +78,9 @@ def plan_recovery(
     not resume after it, unless that is all that there is a source of.
 
     `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
-    For each rank, its live state comes first, then its snapshot at home, then a replica, then its snapshot on a live node where
-    it lived before (the newest generation of each). A replica does not count on a peer that it has been found to contradict.
+    For each rank, its live state comes first, then its snapshot at home, then a replica (one at home before others), then its
+    snapshot on a live node where it lived before (the newest generation of each). A replica does not count on a peer that it has
+    been found to contradict.
     """
     states = {each.rank: each for each in live if usable(each.generation, each.step, lineage)}
     at_home: dict[tuple[int, int], int] = {}
@@ -97,15 +98,14 @@ def plan_recovery(
                 snapshots[key] = (slot.generation, node_id)
             if 0 <= slot.rank < len(homes) and homes[slot.rank] == node_id:
                 at_home[key] = max(slot.generation, at_home.get(key, -1))
-    for found in replicas.values():
-        found.sort(key=lambda held: -held[1].generation)
 
     def source_of(rank: int, step: int) -> Source | None:
         if rank in states and states[rank].step == step:
             return Source(rank=rank, kind=SourceKind.LIVE, slot_generation=states[rank].generation)
         if (rank, step) in at_home:
             return Source(rank=rank, kind=SourceKind.VAULT, slot_generation=at_home[rank, step])
-        for node_id, slot in replicas.get((rank, step), ()):
+        found = sorted(replicas.get((rank, step), ()), key=lambda held: (-held[1].generation, held[0] != homes[rank]))
+        for node_id, slot in found:
             peers = _peers(slot, snapshots, endpoints, conflicts)
             held = {peer.rank for peer in peers}
             if all(held & set(each.ranks) for each in slot.peer_sets):

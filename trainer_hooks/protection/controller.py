@@ -21,7 +21,7 @@ from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.interval import Interval, StepTimes
-from deadpool.trainer_hooks.protection.peers import Exchange, Sharing
+from deadpool.trainer_hooks.protection.peers import Exchange, Place, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -66,7 +66,7 @@ class Protection:
         self._reserved = False
         self._unprotected = False  # since some state; `_told`: by this rank
         self._told = False
-        self._first_again = False  # rank 0 says when the first state of a generation is committed, whatever was before
+        self._whole_from = NO_STEP  # rank 0 says when a state since this one is committed: all has its replicas again
         session.attach(self)
 
     @property
@@ -127,7 +127,9 @@ class Protection:
         assert self._member.live is not None
         self.capture(self._member.live)
         self._reserved = self._reserved and not self._session.role.muted
-        self._first_again = self._session.rank == 0
+        # S_resume_step relies on peers as it was found on the nodes of before, which may have been of other domains.
+        whole_from = plan.resume_step + bool(self._placement.domain)
+        self._whole_from = whole_from if self._session.rank == 0 else NO_STEP
         step, every = plan.resume_step, self._session.keeping.verify_every
         schedule = Schedule(
             first_step=step,
@@ -257,8 +259,11 @@ class Protection:
                 store,
                 rank=rank,
                 world_size=world_size,
-                place=(session.node_id, self._placement.domain or session.node_id),
-                replicas=len(self._placement.holders),
+                place=Place(
+                    node_id=session.node_id,
+                    domain=self._placement.domain or session.node_id,
+                    copies=min(keeping.replicas, len(self._placement.holders)),
+                ),
                 cancelled=cancelled,
             ),
             verifier=verifier,
@@ -306,9 +311,11 @@ class Protection:
     def commit_known(self, generation: int, step: int) -> None:
         with self._session.changed:
             self._member.commit_known(generation, step)
-            if self._unprotected or self._first_again:
+            whole = self._whole_from != NO_STEP and step >= self._whole_from
+            if self._unprotected or whole:
                 self._say(generation, step, "")
-            self._unprotected = self._told = self._first_again = False
+            self._unprotected = self._told = False
+            self._whole_from = NO_STEP if whole else self._whole_from
         self._on_commit()
 
     def refused(self, generation: int, step: int, reason: str) -> None:

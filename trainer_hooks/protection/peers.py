@@ -1,11 +1,12 @@
 """Who else holds these bytes? One rule for DDP, ZeRO, FSDP and whatever comes: same key and same checksum on another node.
 
-Every rank publishes for each of its items the hash of its key and its checksum. An item whose pair is found on as many other
-nodes as there are to be replicas is *replicated* (it need not travel: any of its holders can give it back, whichever nodes are
-lost), all others are *unique*. Nodes that fail together (Placement.domain) count once, and not at all where it is with the rank's
-own, as far as there are others. Nobody has to say which parallelism is used, a wrong claim cannot survive (the checksums differ),
-and ranks that part later (a coincidence such as zeros on every rank, or training that is by right each rank's own) are found out
-in the very state in which they do (commit.py).
+Every rank publishes its place, and for each of its items the hash of its key and its checksum. An item whose pair is found on one
+node more than there are to be replicas is *replicated* (it need not travel: any of its holders can give it back, whichever nodes
+are lost), all others are *unique*. Where nodes fail together (Placement.domain) it takes as many domains as well, as far as there
+are so many. The ranks that hold an item judge it by what they all have published, so each of them finds the same. Nobody has to
+say which parallelism is used, a wrong claim cannot survive (the checksums differ), and ranks that part later (a coincidence such
+as zeros on every rank, or training that is by right each rank's own) are found out in the very state in which they do: see
+commit.py.
 """
 
 import json
@@ -13,6 +14,7 @@ import struct
 import threading
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from deadpool.proto.vault.layout import checksum
 from deadpool.trainer_hooks.protection.commit import verdict_key
@@ -20,7 +22,16 @@ from deadpool.trainer_hooks.store_wait import wait_for
 from deadpool.trainer_hooks.torch_internals import Store
 
 Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes, () if none does
-Place = tuple[str, str]  # a node, and the domain that it fails with
+
+
+class Place(NamedTuple):
+    """Where a rank is. `domain`: nodes of one fail together. `copies`: so many others keep what it alone has, and may be lost."""
+
+    node_id: str
+    domain: str
+    copies: int
+
+
 Published = Mapping[int, tuple[Place, Set[tuple[int, int]]]]  # by rank: its place, and the pairs that it has published
 
 
@@ -35,13 +46,11 @@ class Sharing:
 
 
 class Exchange:
-    """One rank's part in it, in one generation. `store`: as for the commits. `replicas`: how many each rank's state has."""
+    """One rank's part in it, in one generation. `store`: as for the commits."""
 
-    def __init__(
-        self, store: Store, *, rank: int, world_size: int, place: Place, replicas: int, cancelled: threading.Event
-    ) -> None:
+    def __init__(self, store: Store, *, rank: int, world_size: int, place: Place, cancelled: threading.Event) -> None:
         self._store, self._rank, self._world_size, self._place = store, rank, world_size, place
-        self._replicas, self._cancelled = replicas, cancelled
+        self._cancelled = cancelled
 
     def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Sharing | None:
         """Returns who else holds each of this rank's items at S_step; None when the generation ended before all had published.
@@ -62,18 +71,19 @@ class Exchange:
         held: dict[int, tuple[Place, Set[tuple[int, int]]]] = {}
         for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
             place, _, table = bytes(published).partition(b"\n")
-            held[other] = tuple(json.loads(place)), set(struct.iter_unpack("<QQ", table))
-        return sharing(held, self._place, {key: (hashes[key], value) for key, value in sums.items()}, self._replicas)
+            held[other] = Place(*json.loads(place)), set(struct.iter_unpack("<QQ", table))
+        return sharing(held, self._place, {key: (hashes[key], value) for key, value in sums.items()})
 
 
-def sharing(others: Published, place: Place, own: Mapping[str, tuple[int, int]], replicas: int) -> Sharing:
-    """Returns who of the others holds what a rank at this place holds: its pairs, by key. All that hold an item find the same."""
+def sharing(others: Published, place: Place, own: Mapping[str, tuple[int, int]]) -> Sharing:
+    """Returns who of the others holds what a rank at this place holds: its pairs, by key."""
     same, relied_on = Peers(), Peers()
-    copies = max(1, replicas)
-    elsewhere = len({where[1] for where, _ in others.values()} - {place[1]})
+    spread = len({place.domain, *(where.domain for where, _ in others.values())}) - 1
     for key, pair in own.items():
         ranks = tuple(sorted(rank for rank, (_, table) in others.items() if pair in table))
-        nodes, domains = ({others[rank][0][part] for rank in ranks} - {place[part]} for part in (0, 1))
-        same[key] = ranks if nodes else ()
-        relied_on[key] = ranks if len(nodes) >= copies and len(domains) >= min(copies, elsewhere) else ()
+        places = [place, *(others[rank][0] for rank in ranks)]
+        nodes, domains = {each.node_id for each in places}, {each.domain for each in places}
+        copies = max(1, *(each.copies for each in places))
+        same[key] = ranks if len(nodes) > 1 else ()
+        relied_on[key] = ranks if len(nodes) > copies and len(domains) > min(copies, spread) else ()
     return Sharing(same=same, relied_on=relied_on)
