@@ -21,6 +21,9 @@ class Faults:
         self.truth = supervisor.truth
         self._left = False  # a rank has exited with 0 in a step
 
+    def of_racks(self) -> list[Callable[[], None]]:
+        return [self._lose_rack] * 4
+
     def of_relays(self) -> list[Callable[[], None]]:
         return [self._lose_relay, self._cut_relay, self._lose_relay_and_more]
 
@@ -150,6 +153,14 @@ class Faults:
     def _kill_node(self) -> None:
         for node in self._any_node(alive=True):
             self._lose(node)
+
+    def _lose_rack(self) -> None:
+        """All nodes that hang on one switch, within a moment."""
+        for node in self._any_node(alive=True):
+            rack = self.truth.racks.get(node.node_id)
+            for each in self.supervisor.nodes.values():
+                if self.truth.racks.get(each.node_id) == rack:
+                    self.world.at(self.world.random.choice([0.0, self.world.between(0.0, 0.1)]), self._lose, each)
 
     def _die(self, node: SimNode, away_s: float) -> None:
         if node.alive and not self.supervisor.job.state.ending.over:

@@ -455,11 +455,10 @@ class SimNode:
                     sets = (RankSet(ranks=slot.peers, digest=self._digest(rank, slot)),) if slot.peers else ()
                     yield Slot(kind=kind, rank=rank, generation=slot.state.generation, step=slot.state.step, peer_sets=sets)
 
-    def peers_of(self, rank: int) -> tuple[int, ...]:
-        """Returns all other ranks, which hold the same parameters; () when they are all on this node."""
-        mine = {process.member.rank for process in self.processes.values() if process.member is not None}
+    def peers_of(self, rank: int, copies: int) -> tuple[int, ...]:
+        """Returns all other ranks, which hold the same parameters; () when they are on too few nodes to lose so many."""
         others = tuple(other for other in range(self.truth.world_size(self.core.generation)) if other != rank)
-        return others if set(others) - mine else ()
+        return others if len(self.truth.groups(self.core.generation).copies) > max(1, copies) else ()
 
     def _digest(self, rank: int, sealed: Sealed) -> int:
         """Returns what stands for the bytes that the rank holds together with others in that state."""

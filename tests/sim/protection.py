@@ -99,13 +99,16 @@ class SimProtection:
             if held is not None and held.state == state and not held.bad:
                 self._copied(index, held, member.running)
                 return
-        sealed = Sealed(state, self._rank.content, () if self.apart else self.node.peers_of(member.rank))
+        sealed = Sealed(state, self._rank.content, () if self.apart else self._peers())
         index = slot_to_write([each.state if each is not None else None for each in slots], member.commit_step)
         slots[index] = None
         self.copying = True
         if not self.node.config.verify_every and step % 2:  # as if every other state were a large one
             self._begin_to_put(member.running, member.commit_step)
         self.world.at(self.world.between(0.01, 0.15), self._copied, index, sealed, member.running)
+
+    def _peers(self) -> tuple[int, ...]:
+        return self.node.peers_of(self._member().rank, min(self.node.config.replicas, len(self.holders)))
 
     def _begin_to_put(self, generation: int, keep_step: int) -> None:
         """A large state is on its way while it is copied: what lay in the slots of its holders is torn from then on."""
@@ -245,7 +248,7 @@ class SimProtection:
         if not self._announced == self._open_step == step:
             return
         slots, sealed = self.node.slots(SlotKind.SNAPSHOT, member.rank), self._in_hand()
-        again = replace(sealed, peers=self.node.peers_of(member.rank) if alike else ())
+        again = replace(sealed, peers=self._peers() if alike else ())
         slots[:] = [again if each == sealed else each for each in slots]
         self.apart = not again.peers
         self._put(again, generation, self.holders, member.commit_step)

@@ -72,6 +72,7 @@ class Run:
         ends = sorted(random.Random(f"loops {seed}").sample(range(1, self.until), random.Random(seed).choice([0, 0, 1, 2])))
         loops = [Loop(*each) for each in itertools.pairwise([0, *ends, self.until])]
         self.truth = Truth(self.config.world_size, seed)
+        self.truth.replicas, self.truth.racks = self.config.replicas, dict(self.config.topology)
         self.truth.apart_from = shape.choice([None, None, shape.randint(0, self.until)])
         self.supervisor = SimSupervisor(world, self.truth, self.config, loops)
         self.supervisor.bodies_communicate = world.chance(0.5)
@@ -91,9 +92,11 @@ class Run:
         if self.config.swap_stragglers:
             for _ in range(straggler.choice([1, 1, 2])):
                 world.at(straggler.uniform(0.2, 4.0), self.supervisor.straggles, straggler.randrange(self.config.world_size))
+        kinds = faults.all() + (faults.of_relays() if self.config.relay_above < _FEW else [])
+        kinds += faults.of_racks() if self.config.topology else []
         moment_s = world.between(0.2, 2.5)
         for _ in range(shape.choice([1, 1, 2, 2, 3, 4, 6])):
-            world.at(moment_s, shape.choice(faults.all() + (faults.of_relays() if self.config.relay_above < _FEW else [])))
+            world.at(moment_s, shape.choice(kinds))
             moment_s += shape.choice([world.between(0, 0.1), world.between(0, 1.0), world.between(0, 3.0)])
 
     def check(self) -> None:

@@ -516,6 +516,9 @@ class SimSupervisor:
     def _ordered(self, order: Order) -> None:
         if isinstance(order, StartRanks):
             self.truth.resized(order.generation, order.world_size)
+        if isinstance(order, StartRanks | Reform):
+            copies = self.truth.groups(order.generation).copies
+            copies.update((each.node_id, len(each.holders)) for each in order.placements)
         if isinstance(order, StartRanks) or (isinstance(order, Assign) and not order.hot):
             for placement in order.placements:
                 self.truth.orders(placement.rank, order.generation)

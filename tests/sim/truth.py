@@ -1,5 +1,7 @@
 """What really happened, kept outside of everything under test, and what must always be true of it."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +41,7 @@ class Groups:
     playing: dict[int, int] = field(default_factory=dict)  # rank -> pid of the process that went live
     resumed: dict[int, int] = field(default_factory=dict)  # rank -> content of the state it resumed from
     steps: dict[int, int] = field(default_factory=dict)  # rank -> its newest state
+    copies: dict[str, int] = field(default_factory=dict)  # the nodes that have its ranks -> how many others keep their replicas
 
 
 class Truth:
@@ -52,8 +55,11 @@ class Truth:
         self.parents: dict[int, int] = {}  # content -> content one step before
         self.steps: dict[int, int] = {}
         self.committed = 0  # content of the newest commit, 0 when there is none
+        self.committed_in = 0  # that generation; what its ranks have kept where is what a loss may leave
+        self.replicas = 1  # asked for
+        self.racks: Mapping[str, str] = {}  # which nodes fail together; {}: each by itself
         self.losses: dict[str, int] = {}  # node whose vault was lost or out of reach -> the generation then; commits clear it
-        self.excused = False  # two vaults were lost together: a commit may have been lost with them
+        self.excused = False  # more vaults were lost together than the job has to survive: a commit may have been lost with them
         self.void_before = 0  # generations that the supervisor gave up before it knew of any hook: they commit nothing
         self.roles: dict[int, tuple[str, int, int]] = {}  # pid -> node, rank, generation of the order that made it so
         self.ordered: dict[int, int] = {}  # rank -> generation of the newest order for a process of it
@@ -160,7 +166,18 @@ class Truth:
         newest = max(self.generations, default=0)
         self.losses[node_id] = newest
         alone = self.world_size(newest) <= self.nproc_per_node  # the job has shrunk to one node: nobody holds replicas
-        self.excused |= len(self.losses) > 1 or alone
+        self.excused |= alone or not (len(self.losses) <= self._copies() or self._are_one_rack(set(self.losses)))
+
+    def _copies(self) -> int:
+        """Returns how many nodes may be lost together without the newest commit."""
+        copies = self.groups(self.committed_in).copies.values()
+        return max(1, min(self.replicas, *copies)) if copies else 1
+
+    def _are_one_rack(self, lost: set[str]) -> bool:
+        """Returns whether these nodes are of one rack, and no rack had more than half of the nodes that trained."""
+        copies = self.groups(self.committed_in).copies
+        counts = Counter(self.racks.get(node) for node in copies)
+        return len({self.racks.get(node, node) for node in lost}) == 1 and 0 < 2 * max(counts.values(), default=0) <= len(copies)
 
     def announce(self, generation: int, rank: int, content: int) -> bool:
         """A rank says that its state is safe; returns whether it is committed now."""
@@ -175,7 +192,7 @@ class Truth:
         unseen = content in self.wrong and shown and not self.named
         self.check(not unseen, f"S_{step} is committed with a flipped bit, and nobody has said so")
         if not self.committed or self.steps[self.committed] < step:
-            self.committed = content
+            self.committed, self.committed_in = content, generation
             self.leaves_from = step if step <= self.leaves_at else self.leaves_from
         self.losses = {node: at for node, at in self.losses.items() if at >= generation}
         return True
