@@ -27,7 +27,7 @@ from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.holders import Holders
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
-from deadpool.trainer_hooks.protection.peers import Exchange, Place, Sharing
+from deadpool.trainer_hooks.protection.peers import Exchange, RankPlace, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -91,7 +91,7 @@ class ProtectedRank:
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
             holders=clients,
-            exchange=Exchange(store, rank=0, world_size=1, place=Place("rank", "rank", 1), cancelled=self._cancelled),
+            exchange=Exchange(store, rank=0, world_size=1, place=RankPlace("rank", "rank", 1), cancelled=self._cancelled),
             cancelled=self._cancelled,
         )
         local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)

@@ -2,13 +2,15 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from deadpool.host.sizes import size_text
-from deadpool.proto.messages.status import NodeStatus
+from deadpool.proto.messages.status import JobStatus, NodeStatus
+from deadpool.proto.vault.holdings import ranks_text
 from deadpool.proto.vault.layout import SLOT_NAMES, snapshot_slots
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -19,6 +21,7 @@ _SKEW_WARN_S, _SKEW_FAIL_S = 1.0, 60.0
 _SLOW_BYTES_PER_S = 100e6
 _SLURMD_TIMEOUT_S = 60
 _PORTS_MIN = 1000
+_PLACES = 8  # of replicas, that are named
 
 
 class Level(StrEnum):
@@ -171,6 +174,27 @@ def gpus(machine: Machine, plan: DoctorPlan) -> Finding:
         advice = f"--nproc-per-node {plan.nproc_per_node} is more than there are GPUs"
         return Finding(check="torch", level=Level.WARN, found=found, advice=advice)
     return Finding(check="torch", level=Level.OK, found=found if names else f"{found}: ranks meet through Gloo")
+
+
+def replicas(job: JobStatus) -> Finding:
+    """Where the replicas of a running job are, and whether nodes that fail together have each other's."""
+    keepers: dict[int, list[str]] = {}
+    for node in job.nodes:
+        for rank in node.keeps:
+            keepers.setdefault(rank, []).append(node.node_id)
+    of: dict[tuple[str, ...], list[int]] = {}
+    for rank in sorted(keepers):
+        of.setdefault(tuple(sorted(keepers[rank])), []).append(rank)
+    places = [f"of {ranks_text(ranks)} on {' and '.join(nodes)}" for nodes, ranks in of.items()]
+    more = f", and so on for {len(places) - _PLACES} more" if len(places) > _PLACES else ""
+    found = ", ".join(places[:_PLACES]) + more or "nowhere yet"
+    members = Counter(node.domain for node in job.nodes if node.ranks and node.domain)
+    if len(members) > 1 and not job.domains_lost_max:
+        domain, count = members.most_common(1)[0]
+        lacking = f"{count} of {sum(bool(node.ranks) for node in job.nodes)} nodes are in {domain}: what is lost with it is lost"
+        advice = "have no domain with more than half of the nodes that train (--topology), and checkpoints (--checkpoint-dir)"
+        return Finding(check="replicas", level=Level.WARN, found=f"{found}; {lacking}", advice=advice)
+    return Finding(check="replicas", level=Level.OK, found=found)
 
 
 def mpi(machine: Machine) -> Finding:

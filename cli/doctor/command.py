@@ -101,6 +101,8 @@ def _job(job: JobStatus) -> Iterator[Finding]:
             yield Finding(check="memory", level=Level.OK, found=f"hot for {hot_text(node)}", node=node.node_id)
         for trouble in node.troubles:
             yield Finding(check="node", level=Level.WARN, found=trouble, advice="see deadpool events", node=node.node_id)
+    if job.hooked and job.replicas:
+        yield checks.replicas(job)
     if job.unprotected:
         advice = "the state is not protected: see deadpool events"
         yield Finding(check="protection", level=Level.FAIL, found=job.unprotected, advice=advice)

@@ -121,6 +121,9 @@ def _protection(status: JobStatus) -> Text:
     if not status.hooked:
         return Text("not protected: the script has not called deadpool.join()" if status.phase == "run" else "")
     replicas = "no replicas" if status.replicas == 0 else f"{status.replicas} replica{'' if status.replicas == 1 else 's'}"
+    if status.domains_lost_max:
+        some = "any domain" if status.domains_lost_max == 1 else f"any {status.domains_lost_max} domains"
+        replicas += f" ({some} may be lost)"
     rate = sum(node.replicated_bytes_per_s for node in status.nodes)
     sent = sum(node.sent_bytes_per_s for node in status.nodes)
     parts = [

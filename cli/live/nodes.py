@@ -21,7 +21,13 @@ _NAME = 28  # of a node, at most; of a longer one the end is shown
 def lines_wanted(status: JobStatus) -> int:
     """Returns how many lines there are where each rank has one, and all that is wrong is said in a line."""
     worries = sum(bool(each.why) and each.standing is not Standing.LOST for each in standings(status))
-    return 2 + worries + sum(max(1, len(node.ranks)) + bool(node.hot_ranks) for node in status.nodes)
+    rows = sum(max(1, len(node.ranks)) + bool(node.hot_ranks) + _is_keeper(node) for node in status.nodes)
+    return 2 + worries + rows
+
+
+def _is_keeper(node: NodeStatus) -> bool:
+    """Returns whether that deserves a line: a node without ranks. Of those that train each keeps another one's."""
+    return bool(node.keeps) and not node.ranks
 
 
 def node_lines(status: JobStatus, *, width: int, height: int | None, glyphs: Glyphs) -> list[Text]:
@@ -69,6 +75,8 @@ def _table(status: JobStatus, found: Sequence[NodeStanding], width: int, *, each
             lines.append(text)
         if each_rank and each.node.hot_ranks:
             lines.append(Text(f"  hot for {hot_text(each.node)}", style="dim"))
+        if each_rank and _is_keeper(each.node):
+            lines.append(Text(f"  keeps the replicas of ranks {ranks_text(each.node.keeps)}", style="dim"))
         if each.why and each.standing is not Standing.LOST:
             lines.append(_worry(each))
     return lines

@@ -61,6 +61,8 @@ class NodeStatus:
     metrics_port: int = 0  # where its agent serves metrics, at `host`; 0: it does not
     hot_bytes: int = 0
     hot_device_bytes: int = 0
+    domain: str = ""  # nodes of one fail together; "": not known
+    keeps: tuple[int, ...] = ()  # the ranks of other nodes whose replicas are here, in this generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,7 @@ class JobStatus:
 
     `snapshot_every`: the steps from one state that is kept safe to the next, 0 while none is; `snapshot_s`: what keeping one safe
     takes, on the slowest rank, 0 while that is not known. `steps_at_risk`: that a failure now would repeat at most.
+    `domains_lost_max`: so many whole domains of nodes may be lost together; 0: there is no topology, or one has too many nodes.
     """
 
     job_id: str
@@ -191,6 +194,7 @@ class JobStatus:
     snapshot_every: int = 0
     snapshot_s: float = 0.0
     steps_at_risk: int = 0
+    domains_lost_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ def start_ranks(state: JobState, attempt: RecoveryAttempt, opened: StoreOpened, 
     for rank in roster.ranks:
         roster.give_process(rank, generation=state.generation, now_s=now_s, joining=False)
     all_placements = roster.all_placements(config)
-    replicas_placed(state, all_placements)
+    replicas_placed(state)
     for node_id, placements in all_placements:
         order = StartRanks(
             generation=state.generation,

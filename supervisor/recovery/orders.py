@@ -1,7 +1,5 @@
 """What nodes are ordered while a generation is brought up, in whichever way. Over JobState."""
 
-from collections.abc import Iterable
-
 from deadpool.proto.config import Readiness
 from deadpool.proto.messages import NO_STEP, Assign, KillRanks, OpenStore, Placement, WarmUp
 from deadpool.supervisor.model.membership import NodeRole
@@ -94,16 +92,14 @@ def warm_up(state: JobState, node_id: str) -> None:
         state.send(node_id, WarmUp(standins=of_member if role is NodeRole.MEMBER else spares[config.spare_readiness]))
 
 
-def replicas_placed(state: JobState, placements: Iterable[tuple[str, tuple[Placement, ...]]]) -> None:
-    """In this generation the ranks have these places, and their replicas those holders."""
-    recovery = state.recovery
-    recovery.keepers = {
-        of_node[0].node_rank: tuple(holder.node_id for holder in of_node[0].holders) for _, of_node in placements if of_node
-    }
-    recovery.holders, recovery.holders_lost = (
-        frozenset(holder for each in recovery.keepers.values() for holder in each),
-        frozenset(),
-    )
+def replicas_placed(state: JobState) -> None:
+    """In this generation replicas are kept where they are with the nodes that there are now."""
+    recovery, roster = state.recovery, state.roster
+    placing = roster.placing(state.config)
+    recovery.keepers = {seat: placing.holders[node] for seat, node in enumerate(roster.seats) if node is not None}
+    recovery.holders = frozenset(holder for kept in recovery.keepers.values() for holder in kept)
+    recovery.holders_lost = frozenset()
+    recovery.spread = min(state.config.replicas, placing.spread) if placing.domains else 0
 
 
 def send_injections(state: JobState) -> None:

@@ -1,8 +1,9 @@
 """Everybody is prepared, or cannot be asked: the plan is made and sent, or there is none to be made. Over JobState."""
 
+from collections import Counter
 from collections.abc import Sequence
 
-from deadpool.proto.messages import NO_STEP, Reform, SlotKind, Source, StoreOpened
+from deadpool.proto.messages import NO_STEP, Reform, SlotKind, Source, SourceKind, StoreOpened
 from deadpool.supervisor.model.lineage import usable
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
@@ -117,10 +118,14 @@ def _go_back(state: JobState, attempt: RecoveryAttempt, plan: Plan, why: str) ->
     unyielded = state.roster.unyielded()
     if unyielded is not None and unyielded < plan.resume_step:
         state.note("loop_body_lost", step=unyielded, reason=f"no rank can go back to step {unyielded} to run it again")
-    kinds: dict[str, float] = {}
-    for source in plan.sources:
-        kinds[source.kind] = kinds.get(source.kind, 0) + 1
-    state.note("plan", resume_step=plan.resume_step, sources=kinds, reason=why)
+    ways = Counter(_way(source, state.roster.ranks[source.rank].node_id) for source in plan.sources)
+    state.note("plan", resume_step=plan.resume_step, sources=dict(ways), reason=why)
+
+
+def _way(source: Source, home: str) -> str:
+    """Returns the source's kind, or that the replica is in the vault of the rank's own node, which was a spare until now."""
+    at_home = source.kind is SourceKind.REPLICA and source.endpoint is not None and source.endpoint.node_id == home
+    return "replica_at_home" if at_home else source.kind
 
 
 def _send_plan(state: JobState, resume_step: int, sources: Sequence[Source], store: StoreOpened) -> None:
@@ -129,7 +134,7 @@ def _send_plan(state: JobState, resume_step: int, sources: Sequence[Source], sto
     for rank in roster.ranks:  # all do as the plan says; how far each has come with it they will say
         rank.yielded, rank.yielded_known = yielded, False
     all_placements = roster.all_placements(state.config)
-    replicas_placed(state, all_placements)
+    replicas_placed(state)
     for node_id, placements in all_placements:
         order = Reform(
             generation=state.generation,

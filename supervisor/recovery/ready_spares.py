@@ -62,9 +62,11 @@ def _keep_hot(state: JobState, *, now_s: float) -> None:
         return
     covered = {hot.seat for hot in recovery.hot.values()}
     for seat in sorted(set(range(len(roster.seats))) - covered, key=lambda seat: _likelihood(state, seat)):
-        spare = free.pop(0) if free else _less_needed(state, seat)
+        keeper = next((each for each in free if each in recovery.keepers.get(seat, ())), None)
+        spare = keeper or (free[0] if free else _less_needed(state, seat))
         if spare is None:
             return
+        free = [each for each in free if each != spare]
         hot_nodes.begin(state, spare, seat, now_s=now_s)
 
 

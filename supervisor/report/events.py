@@ -150,7 +150,11 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
             "These nodes have not said what their memory holds; the plan is made without them.", nodes=TT
         ),
         "plan": _event(
-            "Which step all ranks go on from; `sources`: how many ranks restore by which way.", resume_step=W, sources=C, reason=T
+            "Which step all ranks go on from; `sources`: how many ranks restore by which way (live | vault | replica | "
+            "replica_at_home: a spare that kept it has taken over | elsewhere).",
+            resume_step=W,
+            sources=C,
+            reason=T,
         ),
         "back_to_checkpoint": _event(
             "Memory has not survived: the persistent checkpoint is gone back to.", step=W, committed_step=W, reason=T

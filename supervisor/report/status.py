@@ -33,6 +33,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
     members = [node.node_id for node in state.roster.members()]
     moment_s = pulse.moment_s(now_s=now_s)
     played: dict[str, list[Rank]] = {node.node_id: [] for node in nodes}
+    keeps = _keeps(state)
     for rank in state.roster.ranks:
         if rank.node_id in played:
             played[rank.node_id].append(rank)
@@ -46,7 +47,9 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         world_size=len(state.roster.ranks),
         hooked=state.hooked,
         exposed_stall_s=pulse.exposed_stall_s(),
-        nodes=tuple(_node_status(node, played[node.node_id], state, pulse, now_s, moment_s) for node in nodes),
+        nodes=tuple(
+            _node_status(node, played[node.node_id], keeps.get(node.node_id, ()), state, pulse, now_s, moment_s) for node in nodes
+        ),
         recoveries=tuple(state.recovery.records),
         unprotected=unprotected(state),
         checkpoint_step=state.protection.checkpoint_step,
@@ -57,6 +60,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         step_times_s=tuple(pulse.step_times_s),
         waiting_for=waiting_for(state),
         replicas=state.config.replicas,
+        domains_lost_max=state.recovery.spread,
         **_keeping(members, pulse),
     )
 
@@ -93,7 +97,19 @@ def spent(state: JobState, pulse: Pulse, *, now_s: float) -> SpentTimes:
     return state.account.so_far(state.time_kind(), nodes, now_s=now_s, stalled_s=pulse.exposed_stall_s())
 
 
-def _node_status(node: Node, played: Sequence[Rank], state: JobState, pulse: Pulse, now_s: float, moment_s: float) -> NodeStatus:
+def _keeps(state: JobState) -> dict[str, list[int]]:
+    """Returns, by node, the ranks whose replicas it keeps in this generation."""
+    keeps: dict[str, list[int]] = {}
+    for seat, kept_by in sorted(state.recovery.keepers.items()):
+        ranks = [rank.rank for rank in state.roster.of_seat(seat)]
+        for node_id in kept_by if state.hooked else ():
+            keeps.setdefault(node_id, []).extend(ranks)
+    return keeps
+
+
+def _node_status(
+    node: Node, played: Sequence[Rank], keeps: Iterable[int], state: JobState, pulse: Pulse, now_s: float, moment_s: float
+) -> NodeStatus:
     heartbeat, heard_s = pulse.heartbeats.get(node.node_id, (Heartbeat(generation=0), now_s))
     if node.role is NodeRole.LOST:
         heartbeat = Heartbeat(generation=heartbeat.generation)
@@ -127,6 +143,8 @@ def _node_status(node: Node, played: Sequence[Rank], state: JobState, pulse: Pul
         replicated_bytes_per_s=rates.per_s("replicated_bytes"),
         metrics_port=heartbeat.metrics_port,
         hot_bytes=heartbeat.hot_bytes,
+        domain=node.domain,
+        keeps=tuple(keeps) if node.live else (),
         hot_device_bytes=sum(hot.rehearsed.values()) if hot is not None else 0,
     )
 

@@ -11,6 +11,7 @@ from training import Training, finished, start
 pytestmark = pytest.mark.e2e
 
 KILL_BOTH = ("--inject", "kill-node:0@8", "--inject", "kill-rank:1@16")
+ON_SPARES = ("--place-replicas", "spares")
 RELAY_EVENTS = ("relay_opened", "relay_closed", "node_lost")
 IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:0@1")
 
@@ -19,21 +20,26 @@ IN_FIRST_STEPS = ("--inject", "kill-rank:3@0", "--inject", "kill-node:0@1")
     ("parallel", "inject", "classes"),
     [
         ("zero", KILL_BOTH, ["permanent", "transient"]),
-        ("fsdp", KILL_BOTH, ["permanent", "transient"]),
+        ("fsdp", (*KILL_BOTH, *ON_SPARES), ["permanent", "transient"]),
         pytest.param("zero", ("--inject", "hang-rank:2@8", "--hang-timeout", "8"), ["transient"], marks=pytest.mark.long),
     ],
-    ids=["zero-both", "fsdp-both", "zero-hang"],
+    ids=["zero-both", "fsdp-both-on-spares", "zero-hang"],
 )
 def test_the_training_is_the_unbroken_one(
     launcher: Launcher, reference: Training, parallel: str, inject: tuple[str, ...], classes: list[str]
 ) -> None:
-    broken = finished(start(launcher, parallel, *inject))
+    job = start(launcher, parallel, *inject)
+    broken = finished(job)
     broken.assert_same_as(reference)
     recoveries = broken.summary["recoveries"]
     assert [recovery["class"] for recovery in recoveries] == classes
     assert broken.summary["committed_steps_lost"] == 0
     assert all(recovery["survivors_kept_processes"] for recovery in recoveries)
     assert all(recovery["steps_reexecuted"] <= 2 for recovery in recoveries)  # 1 unless the strike came before the commit
+    if ON_SPARES[0] in inject:  # the spare has the shards of the node whose place it takes, and tells when they are safe again
+        plan = next(event for event in job.events() if event["event"] == "plan")
+        assert plan["sources"]["replica_at_home"] == 2
+        assert recoveries[0]["exposed_s"] > 0
 
 
 def test_where_every_third_state_is_kept(launcher: Launcher, reference: Training) -> None:

@@ -21,7 +21,7 @@ from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.interval import Interval, StepTimes
-from deadpool.trainer_hooks.protection.peers import Exchange, Place, Sharing
+from deadpool.trainer_hooks.protection.peers import Exchange, RankPlace, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network, ProtectedProcess
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -259,7 +259,7 @@ class Protection:
                 store,
                 rank=rank,
                 world_size=world_size,
-                place=Place(
+                place=RankPlace(
                     node_id=session.node_id,
                     domain=self._placement.domain or session.node_id,
                     copies=min(keeping.replicas, len(self._placement.holders)),

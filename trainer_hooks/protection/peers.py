@@ -24,7 +24,7 @@ from deadpool.trainer_hooks.torch_internals import Store
 Peers = dict[str, tuple[int, ...]]  # key -> the other ranks that hold the same bytes, () if none does
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where a rank is. `domain`: nodes of one fail together. `copies`: so many others keep what it alone has, and may be lost."""
 
     node_id: str
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     copies: int
 
 
-Published = Mapping[int, tuple[Place, Set[tuple[int, int]]]]  # by rank: its place, and the pairs that it has published
+Published = Mapping[int, tuple[RankPlace, Set[tuple[int, int]]]]  # by rank: its place, and the pairs that it has published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Sharing:
 class Exchange:
     """One rank's part in it, in one generation. `store`: as for the commits."""
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, place: Place, cancelled: threading.Event) -> None:
+    def __init__(self, store: Store, *, rank: int, world_size: int, place: RankPlace, cancelled: threading.Event) -> None:
         self._store, self._rank, self._world_size, self._place = store, rank, world_size, place
         self._cancelled = cancelled
 
@@ -68,14 +68,14 @@ class Exchange:
         keys = [f"{name}/{other}" for other in others]
         if others and not wait_for(store, keys, self._cancelled, or_refused=verdict_key(step, again=again)):
             return None
-        held: dict[int, tuple[Place, Set[tuple[int, int]]]] = {}
+        held: dict[int, tuple[RankPlace, Set[tuple[int, int]]]] = {}
         for other, published in zip(others, store.multi_get(keys) if others else [], strict=True):
             place, _, table = bytes(published).partition(b"\n")
-            held[other] = Place(*json.loads(place)), set(struct.iter_unpack("<QQ", table))
+            held[other] = RankPlace(*json.loads(place)), set(struct.iter_unpack("<QQ", table))
         return sharing(held, self._place, {key: (hashes[key], value) for key, value in sums.items()})
 
 
-def sharing(others: Published, place: Place, own: Mapping[str, tuple[int, int]]) -> Sharing:
+def sharing(others: Published, place: RankPlace, own: Mapping[str, tuple[int, int]]) -> Sharing:
     """Returns who of the others holds what a rank at this place holds: its pairs, by key."""
     same, relied_on = Peers(), Peers()
     spread = len({place.domain, *(where.domain for where, _ in others.values())}) - 1

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from statuses import job, node, rank
 
 from deadpool.cli.doctor import checks
 from deadpool.cli.doctor.checks import DoctorPlan, Level, Machine
@@ -126,6 +127,26 @@ def test_bandwidth_says_what_replicas_take() -> None:
 )
 def test_slurm(config: str, script: str | None, environment: dict[str, str], levels: list[str]) -> None:
     assert [each.level for each in checks.slurm(config, script, environment)] == levels
+
+
+def test_where_the_replicas_of_a_running_job_are() -> None:
+    nodes = (
+        node(0, "member", rank(0), rank(1), keeps=(2, 3)),
+        node(2, "member", rank(2), rank(3)),
+        node(3, "spare", keeps=(0, 1, 2, 3)),
+    )
+    finding = checks.replicas(job(nodes=nodes))
+    assert (finding.level, finding.found) == (Level.OK, "of 0-1 on node3, of 2-3 on node0 and node3")
+    assert checks.replicas(job()).found == "nowhere yet"
+
+
+def test_a_rack_with_most_of_the_nodes_is_named() -> None:
+    racks = ("r1", "r1", "r2")
+    nodes = tuple(node(at, "member", rank(at), domain=rack, keeps=((at + 1) % 3,)) for at, rack in enumerate(racks))
+    finding = checks.replicas(job(nodes=nodes))
+    assert finding.level is Level.WARN
+    assert "2 of 3 nodes are in r1" in finding.found
+    assert checks.replicas(job(nodes=nodes, domains_lost_max=1)).level is Level.OK
 
 
 def test_sizes() -> None:

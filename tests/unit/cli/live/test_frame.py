@@ -35,6 +35,15 @@ def test_all_that_matters_is_there() -> None:
         assert part in said
 
 
+def test_a_spare_that_keeps_replicas_says_of_whom_and_what_may_be_lost_is_said() -> None:
+    nodes = (node(0, "member", rank(0), rank(1), keeps=(2,)), node(2, "member", rank(2)), node(3, "spare", keeps=(0, 1, 2)))
+    said = words(job(nodes=nodes, domains_lost_max=1), height=None)
+    assert "keeps the replicas of ranks 0-2" in said
+    assert said.count("keeps") == 1
+    assert "1 replica (any domain may be lost)" in said
+    assert "(any 2 domains may be lost)" in words(job(domains_lost_max=2, replicas=2))
+
+
 @pytest.mark.parametrize("status", [job(), thousand(), job(phase="recover", waiting_for="ranks 2-3: to restore the state")])
 @pytest.mark.parametrize("height", [16, 24, 40, 60])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])

@@ -78,4 +78,5 @@ def test_the_sources_of_a_swap_are_in_the_spares_own_vault() -> None:
     sources: list[Source] = [source for _, order in scene.took(Reform) for source in order.sources]
     moved = [source for source in sources if source.rank >= 2]
     assert [(each.kind, each.endpoint and each.endpoint.node_id) for each in moved] == [(SourceKind.REPLICA, "node2")] * 2
+    assert scene.notes("plan")[-1].fields["sources"] == {"live": 2, "replica_at_home": 2}
     assert scene.state.recovery.keepers == {0: ("node2",), 1: ("node0",)}, "no spare is left: the ring"

@@ -3,7 +3,7 @@
 from supervising import Scene
 
 from deadpool.proto import messages
-from deadpool.proto.config import Readiness
+from deadpool.proto.config import Places, Readiness
 from deadpool.proto.messages import NO_STEP, Reading
 from deadpool.supervisor.model.phase import Phase
 
@@ -42,6 +42,13 @@ def test_so_many_spares_cover_so_many_seats() -> None:
         (3, True, [0]), (4, True, [1]),
     ]  # fmt: skip
     assert {node: order.standins for node, order in scene.took(messages.WarmUp)} == {0: 1, 1: 1, 2: 1, 3: 2, 4: 2}
+
+
+def test_a_spare_gets_hot_for_the_seat_whose_replicas_it_keeps() -> None:
+    racks = (("node0", "r1"), ("node1", "r2"), ("node2", "r1"), ("node3", "r2"))
+    scene = training(nproc_per_node=1, spares=2, place_replicas=Places.SPARES, topology=racks)
+    assert scene.state.recovery.keepers == {0: ("node3",), 1: ("node2",)}
+    assert roles(scene) == {"node3": 0, "node2": 1}
 
 
 def test_the_node_fails_for_which_a_spare_is_hot() -> None:

@@ -4,6 +4,7 @@ import pytest
 from supervising import Scene
 
 from deadpool.proto import messages
+from deadpool.proto.config import Places
 from deadpool.proto.messages import RankProgress
 from deadpool.supervisor.report.pulse import Pulse
 from deadpool.supervisor.report.status import job_status
@@ -69,6 +70,20 @@ def test_status_of_a_job_with_a_lost_node() -> None:
     assert [rank.step for rank in status.nodes[0].ranks] == [5, -1]
     assert [rank.rank for rank in status.nodes[2].ranks] == [2, 3]
     assert len(status.recoveries) == 1
+
+
+def test_status_says_who_keeps_whose_replicas_and_which_domains_may_be_lost() -> None:
+    scene = Scene(
+        nnodes=3, nproc_per_node=2, place_replicas=Places.BOTH, topology=(("node0", "r1"), ("h", "r2"), ("node2", "r3"))
+    )
+    scene.start(commit_step=4)
+    status = job_status(scene.state, Pulse(), now_s=101.5)
+    assert [node.domain for node in status.nodes] == ["r1", "r2", "r3", "r2"]
+    assert [node.keeps for node in status.nodes] == [(4, 5), (0, 1), (2, 3), (0, 1, 2, 3, 4, 5)]
+    assert status.domains_lost_max == 1
+    scene = Scene()
+    scene.start(commit_step=4)
+    assert job_status(scene.state, Pulse(), now_s=101.5).domains_lost_max == 0, "nothing is known of any"
 
 
 def test_summary_has_the_agreed_keys() -> None:

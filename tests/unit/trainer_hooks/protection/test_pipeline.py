@@ -22,7 +22,7 @@ from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
-from deadpool.trainer_hooks.protection.peers import Exchange, Place, Sharing
+from deadpool.trainer_hooks.protection.peers import Exchange, RankPlace, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -92,7 +92,7 @@ class Rank:
             board=CommitBoard(store, rank=rank, world_size=2),
             holders=[self.holder],
             exchange=Exchange(
-                store, rank=rank, world_size=2, place=Place(f"node{rank}", f"node{rank}", 1), cancelled=self.cancelled
+                store, rank=rank, world_size=2, place=RankPlace(f"node{rank}", f"node{rank}", 1), cancelled=self.cancelled
             ),
             verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
             checkpoints=self.checkpoints,

@@ -19,7 +19,7 @@ from deadpool.proto.vault.together import HeldTogether
 from deadpool.supervisor.model.membership import NodeRole, Roster, choose_spare
 from deadpool.supervisor.model.placing import Placing
 from deadpool.supervisor.recovery.plan import plan_recovery
-from deadpool.trainer_hooks.protection.peers import Place, sharing
+from deadpool.trainer_hooks.protection.peers import RankPlace, sharing
 
 STEP = 7
 CONFIG = JobConfig(job_id="j", nnodes=1, nproc_per_node=1, command=("s.py",), python="python", log_dir="logs")
@@ -61,7 +61,7 @@ class Cluster:
         self.keepers = {self.roster.seats.index(owner): kept for owner, kept in self.placing.holders.items()}
         placements = {each.rank: each for _, of_node in self.roster.all_placements(self.config) for each in of_node}
         places = {
-            rank: Place(each.node_id, each.domain or each.node_id, min(self.config.replicas, len(each.holders)))
+            rank: RankPlace(each.node_id, each.domain or each.node_id, min(self.config.replicas, len(each.holders)))
             for rank, each in placements.items()
         }
         published = [
@@ -213,7 +213,7 @@ def test_all_that_hold_an_item_say_so_alike(cluster: Cluster) -> None:
 def test_so_they_do_whatever_places_they_have(cluster: Cluster, data: st.DataObject) -> None:
     """Nothing that a rank alone knows has a part in it: not its own number of copies, nor its own domain."""
     places = [
-        Place(rank.node_id, data.draw(st.sampled_from("abc")), data.draw(st.integers(0, 3))) for rank in cluster.roster.ranks
+        RankPlace(rank.node_id, data.draw(st.sampled_from("abc")), data.draw(st.integers(0, 3))) for rank in cluster.roster.ranks
     ]
     pairs = [{key: (checksum(key.encode()), total) for key, total in sums.items()} for sums in cluster.held]
     relied_on = []

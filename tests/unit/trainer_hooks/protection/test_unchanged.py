@@ -23,7 +23,7 @@ from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
-from deadpool.trainer_hooks.protection.peers import Exchange, Place, Sharing
+from deadpool.trainer_hooks.protection.peers import Exchange, RankPlace, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
 from deadpool.trainer_hooks.protection.replicate import VaultClient
@@ -59,7 +59,7 @@ class Training:
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
             holders=[VaultClient(self.holder, TOKEN)],
-            exchange=Exchange(store, rank=0, world_size=1, place=Place("node", "node", 1), cancelled=self.cancelled),
+            exchange=Exchange(store, rank=0, world_size=1, place=RankPlace("node", "node", 1), cancelled=self.cancelled),
             cancelled=self.cancelled,
         )
         local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)
