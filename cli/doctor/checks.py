@@ -189,6 +189,11 @@ def replicas(job: JobStatus) -> Finding:
     more = f", and so on for {len(places) - _PLACES} more" if len(places) > _PLACES else ""
     found = ", ".join(places[:_PLACES]) + more or "nowhere yet"
     members = Counter(node.domain for node in job.nodes if node.ranks and node.domain)
+    unnamed = [node.node_id for node in job.nodes if node.ranks and not node.domain]
+    if members and unnamed:
+        lacking = f"no domain is known of {', '.join(unnamed[:_PLACES])}"
+        advice = "--topology names nodes as deadpool status does, or their hosts"
+        return Finding(check="replicas", level=Level.WARN, found=f"{found}; {lacking}", advice=advice)
     if len(members) > 1 and not job.domains_lost_max:
         domain, count = members.most_common(1)[0]
         lacking = f"{count} of {sum(bool(node.ranks) for node in job.nodes)} nodes are in {domain}: what is lost with it is lost"

@@ -120,11 +120,12 @@ def _domains(lines: Sequence[str], where: str) -> Iterator[tuple[str, str]]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(words) != len(("NODE", "DOMAIN")) or words[0] in known:
-            problem = "named before" if words[0] in known else "write NODE DOMAIN, as: trainer1 pod1/rack3"
+        parts = [part for part in words[-1].split("/") if part]
+        if len(words) != len(("NODE", "DOMAIN")) or not parts or words[0] in known:
+            problem = f"{words[0]} was named before" if words[0] in known else "write NODE DOMAIN, as: trainer1 pod1/rack3"
             raise ConfigError(f"{where}, line {number}: {line.strip()}: {problem}")
         known.add(words[0])
-        yield words[0], words[1].strip("/")
+        yield words[0], "/".join(parts)
 
 
 def host_names(text: str | tuple[str, ...]) -> tuple[str, ...]:

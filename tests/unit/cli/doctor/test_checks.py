@@ -147,6 +147,8 @@ def test_a_rack_with_most_of_the_nodes_is_named() -> None:
     assert finding.level is Level.WARN
     assert "2 of 3 nodes are in r1" in finding.found
     assert checks.replicas(job(nodes=nodes, domains_lost_max=1)).level is Level.OK
+    nodes = (*nodes[:2], node(2, "member", rank(2)))
+    assert "no domain is known of node2" in checks.replicas(job(nodes=nodes, domains_lost_max=1)).found
 
 
 def test_sizes() -> None:
