@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_check.py > gpu_check.json
 
-On one GPU: device to host against what pinned memory can do, and back; the time of a step with and without protection, in paired
-blocks, every state kept; abort and reform of a world of one over NCCL; a job that loses a node and a rank, compared to the bit.
+On one GPU: device to host against what pinned memory can do, and back; many small tensors, gathered; which states count after an
+abort; the time of a step with and without protection, in paired blocks, every state kept; abort and reform of a world of one over
+NCCL; a job that loses a node and a rank, compared to the bit.
 Where there is no GPU the same code runs on small CPU twins of these, and the result says so. Exit code 1: a check has failed.
 Progress goes to stderr, JSON to stdout.
 """
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from benchmarks.overhead import rate
 from benchmarks.stats import quantile, summarize
 from deadpool.host.errors import DeadpoolError
 from deadpool.trainer_hooks.groups.registry import Groups
-from deadpool.trainer_hooks.protection.copy_engine import as_bytes, engine_for
+from deadpool.trainer_hooks.protection.copy_engine import as_bytes
+from deadpool.trainer_hooks.protection.device_engine import engine_for
 from deadpool.trainer_hooks.torch_internals import TCPStore
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,14 +51,18 @@ class Sizes:
     """`width`, `layers`: of the model whose steps are timed."""
 
     copy_bytes: int
+    small_tensors: int
+    small_bytes: int
     width: int
     layers: int
     pairs: int
     block_steps: int
 
 
-ON_GPU = Sizes(copy_bytes=4 << 30, width=4096, layers=60, pairs=8, block_steps=8)  # 60 * 4096 ** 2: about 1B parameters
-TWIN = Sizes(copy_bytes=16 << 20, width=64, layers=4, pairs=2, block_steps=4)
+ON_GPU = Sizes(
+    copy_bytes=4 << 30, small_tensors=16_000, small_bytes=4096, width=4096, layers=60, pairs=8, block_steps=8
+)  # 60 * 4096 ** 2: about 1B parameters
+TWIN = Sizes(copy_bytes=16 << 20, small_tensors=500, small_bytes=256, width=64, layers=4, pairs=2, block_steps=4)
 
 
 # ---------------------------------------------------------------- copies
@@ -71,8 +77,7 @@ def copies(device: torch.device, sizes: Sizes) -> dict[str, Any]:
     pinned = torch.empty(sizes.copy_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def ours() -> None:
-        engine.at_boundary()
-        engine.landed(engine.copy([source], [memory]))
+        engine.landed(engine.copy([source], [memory], engine.at_boundary()))
 
     times = {
         "to_host": fastest(ours, device),
@@ -89,6 +94,47 @@ def copies(device: torch.device, sizes: Sizes) -> dict[str, Any]:
         "bytes": sizes.copy_bytes,
         "gb_s": {name: rate(sizes.copy_bytes, taken_s) for name, taken_s in times.items()},
     }
+
+
+def small_copies(device: torch.device, sizes: Sizes) -> dict[str, Any]:
+    """Returns what a state of many small tensors takes, gathered and one by one, and whether all bytes are right."""
+    each_bytes = sizes.small_bytes
+    sources = [torch.full((each_bytes // 4,), index, dtype=torch.float32, device=device) for index in range(sizes.small_tensors)]
+    engine = engine_for(device)
+    memory = torch.frombuffer(mmap.mmap(-1, each_bytes * sizes.small_tensors), dtype=torch.uint8)
+    engine.register(memory)
+    targets = [part.view(torch.float32) for part in torch.split(memory, each_bytes)]
+
+    def gathered() -> None:
+        engine.landed(engine.copy(sources, targets, engine.at_boundary()))
+
+    def apart() -> None:
+        for source, target in zip(sources, targets, strict=True):
+            target.copy_(source, non_blocking=True)
+
+    times_s = {"gathered": fastest(gathered, device), "apart": fastest(apart, device)}
+    memory.zero_()
+    gathered()
+    return {
+        "ok": all(bool((target == index).all()) for index, target in enumerate(targets)),
+        "tensors": len(sources),
+        "s": {way: round(taken_s, 6) for way, taken_s in times_s.items()},
+    }
+
+
+def aborted_steps(device: torch.device) -> dict[str, Any]:
+    """Returns whether a state counts exactly where the device had come to its end before the abort."""
+    engine, late = engine_for(device), device.type != "cuda"
+    early = engine.at_boundary()
+    synchronize(device)
+    if device.type == "cuda":
+        torch.cuda._sleep(1 << 30)  # type: ignore[no-untyped-call]  # what a collective does that waits for a peer
+    in_flight = engine.at_boundary()
+    engine.abort_begins()
+    behind = engine.at_boundary()
+    engine.begin()
+    found = [engine.is_true(point) for point in (early, in_flight, behind, engine.at_boundary())]
+    return {"ok": found == [True, late, late, True], "counts": found}
 
 
 def fastest(action: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
@@ -180,7 +226,7 @@ def train(out: Path, sizes: Sizes) -> None:
 
 
 def step_times(sizes: Sizes, folder: Path) -> dict[str, Any]:
-    sizes_text = json.dumps([sizes.copy_bytes, sizes.width, sizes.layers, sizes.pairs, sizes.block_steps])
+    sizes_text = json.dumps(asdict(sizes))
     ended = job(folder / "steps", ["--nnodes", 1, "--snapshot-every", 1, __file__, "--in-job", folder, "--sizes", sizes_text])
     if ended is not None:
         return {"ok": False, "why": ended}
@@ -239,8 +285,7 @@ def main() -> int:
     parser.add_argument("--sizes", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.in_job:
-        names = ("copy_bytes", "width", "layers", "pairs", "block_steps")
-        train(args.in_job, Sizes(**dict(zip(names, json.loads(args.sizes), strict=True))))
+        train(args.in_job, Sizes(**json.loads(args.sizes)))
         return 0
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
@@ -250,6 +295,8 @@ def main() -> int:
         folder = Path(text)
         steps: dict[str, Callable[[], dict[str, Any]]] = {
             "copies": lambda: copies(device, sizes),
+            "small copies": lambda: small_copies(device, sizes),
+            "aborted steps": lambda: aborted_steps(device),
             "reforms": lambda: reforms(device),
             "steps": lambda: step_times(sizes, folder),
             "failures": lambda: failures(folder),

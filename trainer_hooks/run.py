@@ -28,9 +28,9 @@ from deadpool.trainer_hooks.data.batches import batches_of
 from deadpool.trainer_hooks.guard import RankGuard
 from deadpool.trainer_hooks.loop import Attempt, Guard, Loops, Value
 from deadpool.trainer_hooks.predecessor import MESSAGES, inherited
-from deadpool.trainer_hooks.protection.copy_engine import engine_for
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
+from deadpool.trainer_hooks.protection.device_engine import engine_for
 from deadpool.trainer_hooks.reports import checked_numbers
 from deadpool.trainer_hooks.session import AnotherRole, Session
 from deadpool.trainer_hooks.state import pipelines

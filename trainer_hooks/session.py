@@ -125,7 +125,14 @@ class Session:
 
     def open_groups(self, host: str, timeout: timedelta | None, *, gloo_alone: bool = False) -> None:
         """Initialises torch.distributed for this role: with live groups, or muted for a joiner. `gloo_alone`: as in Groups."""
-        groups = Groups(record=self.record, host=host, on_broken=self._on_broken, on_muted=self.muted_call, gloo_alone=gloo_alone)
+        groups = Groups(
+            record=self.record,
+            host=host,
+            on_broken=self._on_broken,
+            on_muted=self.muted_call,
+            before_abort=self._abort_begins,
+            gloo_alone=gloo_alone,
+        )
         with self.changed:
             self.groups = groups
             over = self.member.phase is RankPhase.BROKEN  # before it began
@@ -234,6 +241,10 @@ class Session:
             log.warning("outside of a step, and ranks are gone: a fresh process takes this one's place")
             self.carry_out(actions)
             self.changed.wait_for(lambda: False)
+
+    def _abort_begins(self) -> None:
+        if self._protection is not None:
+            self._protection.abort_begins()
 
     def _cancel(self) -> None:
         self.cancelled.set()

@@ -42,14 +42,20 @@ class PendingWork(Protocol):
 class Generation:
     """`number`: the job's generation. `broken` is read on every call, hence a plain attribute."""
 
-    def __init__(self, number: int, on_broken: Callable[[int, str], None], on_muted: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        number: int,
+        on_broken: Callable[[int, str], None],
+        on_muted: Callable[[], None] = lambda: None,
+        before_abort: Callable[[], None] = lambda: None,
+    ) -> None:
         self.number = number
         self.on_muted = on_muted  # before a work that the break has settled is taken for done by whoever waits for it
         self.broken = False
         self.call_time = CallTime()
         self._inners: dict[InnerGroup, Calls] = {}
         self.pending: dict[int, PendingWork] = {}
-        self._on_broken = on_broken
+        self._on_broken, self._before_abort = on_broken, before_abort
         self._lock = threading.Lock()
         self._sweep_at = _SWEEP_AT
         self._ended_by_s = 0.0  # until then its works are waited for; 0: nobody waits
@@ -64,6 +70,7 @@ class Generation:
         log.info("generation %d breaks: %s", self.number, reason)
         for work in list(self.pending.values()):
             work.settle()
+        self._before_abort()
         abort(inners)
         return True
 

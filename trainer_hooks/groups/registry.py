@@ -49,11 +49,13 @@ class Groups:
         host: str,
         on_broken: Callable[[int, str], None],
         on_muted: Callable[[], None] = lambda: None,
+        before_abort: Callable[[], None] = lambda: None,
         gloo_alone: bool = False,
     ) -> None:
         """`host`: the address that this node's Gloo listens on. `on_broken(generation, error)` is called, from any
         thread, when a collective fails by itself: before its generation breaks; more than once when several fail at a time.
         `on_muted()` is called, by the thread that calls, before a call returns without having communicated; it may not return.
+        `before_abort()` is called, from any thread, when a generation breaks, before its operations in flight are cut off.
         `gloo_alone`: without NCCL, for ranks that share a GPU.
         """
         self._gloo_alone = gloo_alone
@@ -62,10 +64,10 @@ class Groups:
         self.store = GenerationStore(on_muted)  # what c10d keeps as its default store
         self.messages = Messages()
         self._host = host
-        self._on_broken = on_broken
+        self._on_broken, self._before_abort = on_broken, before_abort
         self._lock = threading.RLock()
         self._members: list[weakref.ref[Group]] = []  # in the order of their making
-        self._current = Generation(0, on_broken, on_muted)
+        self._current = self._new_generation(0)
         self._names = GroupNames({})
         self._made = GroupNames({})  # all that this process ever made
         self._rows: dict[str, int] = {}  # set of ranks -> where the record counts how often a group of them was opened
@@ -114,7 +116,7 @@ class Groups:
         A break during the opening lets it return with a broken generation. UnavailableError when the opening fails otherwise.
         """
         self._timeout = timeout or OPERATION_TIMEOUT
-        self._current = Generation(generation, self._on_broken, self.on_muted)
+        self._current = self._new_generation(generation)
         self._never_opened = store is None
         if store is not None:
             self._client = store
@@ -225,7 +227,7 @@ class Groups:
             ]
             opening = Opening(wanted, generation, store, self._host, deadline_s - time.monotonic(), held=True)
             inners = opening.wait(lambda: cancelled.is_set() or overtaken.is_set())
-            new = Generation(generation, self._on_broken, self.on_muted)
+            new = self._new_generation(generation)
             with self._lock:
                 for group, name in zip(members, names, strict=True):
                     if name in inners:
@@ -242,6 +244,9 @@ class Groups:
         finally:
             with self._lock:
                 self._reforming = None
+
+    def _new_generation(self, number: int) -> Generation:
+        return Generation(number, self._on_broken, self.on_muted, self._before_abort)
 
     def _count_from(self, generation: int, reopened: Counter[str]) -> None:
         """Numbers the groups made from here on as all ranks do: ours after those that were opened again, c10d's own as well."""

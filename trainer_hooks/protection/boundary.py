@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.clones import Clones
+from deadpool.trainer_hooks.protection.copy_engine import Point
 from deadpool.trainer_hooks.state.items import Held
 from deadpool.trainer_hooks.state.metadata import Meta
 
@@ -60,7 +61,8 @@ class Captured:
 class Boundary:
     """`sources`: what to copy for each held item (a clone where it is not shared). `versions`: of the held tensors, at S_k.
 
-    `watched`: the main thread waits for the copy (outside_writes.py). `copies`: over the slot, for each held item, once copied.
+    `point`: where it was complete (copy_engine.py). `watched`: the main thread waits for the copy (outside_writes.py). `copies`:
+    over the slot, for each held item, once copied.
     """
 
     state: StateId
@@ -68,6 +70,7 @@ class Boundary:
     sources: list[Tensor]
     versions: list[int]
     meta: Meta
+    point: Point = None
     watched: bool = False
     copies: list[Tensor] | None = None
     submitted_s: float = field(default_factory=time.monotonic)

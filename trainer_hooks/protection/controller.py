@@ -125,6 +125,7 @@ class Protection:
         """Protects the state that the process was restored to, in the plan's generation."""
         self._placement = next(place for place in plan.placements if place.rank == self._session.rank)
         assert self._member.live is not None
+        self._engine.begin()
         self.capture(self._member.live)
         self._reserved = self._reserved and not self._session.role.muted
         # S_resume_step relies on peers as it was found on the nodes of before, which may have been of other domains.
@@ -295,6 +296,9 @@ class Protection:
         if self._protector is not None:
             self._protector.checkpoint_asked()
 
+    def abort_begins(self) -> None:
+        self._engine.abort_begins()
+
     def generation_over(self) -> None:
         if self._protector is not None:
             self._protector.wake()
@@ -351,15 +355,16 @@ class Protection:
 
     def capture(self, state: StateId) -> None:
         """Takes down S_k as it is now: what to copy, what it was copied from, metadata."""
-        self._engine.at_boundary()
         held, written = self._state.held(), self._local.outside_writes.keys
         meta = self._state.capture_meta()
         if self._captured is None or not self._captured.is_of(held, written):
             self._captured = Captured(held, written)
+        sources = self._captured.sources()
         self.boundary = Boundary(
             state=state,
             captured=self._captured,
-            sources=self._captured.sources(),
+            sources=sources,
+            point=self._engine.at_boundary(),  # behind the clones among the sources
             versions=self._captured.versions(),
             meta={**meta, OUTSIDE_WRITES: sorted(written)} if written else meta,
             watched=self._local.outside_writes.is_watched(),

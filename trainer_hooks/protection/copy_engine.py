@@ -1,8 +1,9 @@
-"""D2H: copies tensors into the vault's memory beside the computation. One narrow interface, a CPU and a CUDA side of it.
+"""Copies tensors into the vault's memory beside the computation. One narrow interface: here and in device_engine.py.
 
-Order of calls for one state: `at_boundary` (main thread, S_k complete) -> `copy` for each group (protect thread; returns when the
-copy is done or, on CUDA, enqueued) -> `fence` (main thread, before optimizer.step may change the sources) and, side by side with
-it, `landed` for each group (protect thread; returns when the bytes are in the targets).
+Order of calls for one state: `at_boundary` (main thread, S_k complete, what must be cloned is) -> `copy` for each group (protect
+thread; returns when the copy is done or, from a device, under way) -> `fence` (main thread, before optimizer.step may change the
+sources) and, side by side with it, `landed` for each group (protect thread; returns when the bytes are in the targets), and at
+last `is_true`.
 
 Where the host reads the sources itself, a large tensor is copied in steps instead, and one that seems not to have changed is read
 first: `in_place` gives its bytes.
@@ -15,23 +16,35 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_PIECE_BYTES = 64 << 20  # of device memory that a comparison needs
+from deadpool.trainer_hooks.device import Mark
+
+Point = object  # where S_k was complete in the main thread's work; the engine that gave it knows more
+Ticket = Mark | None
 
 
 class Engine(Protocol):
-    copies_later: bool  # `copy` only enqueues
+    copies_later: bool  # `copy` only begins
     group_bytes: int  # so much is copied together
 
     def register(self, memory: Tensor) -> None:
-        """Makes the slot's memory (uint8, mapped) fit for fast copies; once per mapping."""
+        """Makes the slot's memory (uint8, mapped) fit for fast copies; once per mapping, which lives as long as this tensor."""
 
-    def at_boundary(self) -> None:
-        """Marks the point in the main thread's work after which the sources hold the state to copy."""
+    def at_boundary(self) -> Point:
+        """Returns the point in the main thread's work after which the sources hold the state to copy."""
 
-    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
-        """Copies one chunk and returns its ticket for `landed`."""
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor], point: Point) -> Ticket:
+        """Copies one group of the state that is complete at this point; returns what `landed` is given."""
 
-    def landed(self, ticket: int) -> None: ...
+    def landed(self, ticket: Ticket) -> None: ...
+
+    def is_true(self, point: Point) -> bool:
+        """Returns whether the state was complete there before its generation's groups were aborted."""
+
+    def abort_begins(self) -> None:
+        """The groups are about to be aborted: what has not ended yet will end on garbage. Any thread."""
+
+    def begin(self) -> None:
+        """New groups are open. Main thread."""
 
     def in_place(self, source: Tensor) -> memoryview | None:
         """Returns the source's bytes as the host reads them, [nbytes]; None where it cannot, or they lie apart."""
@@ -43,12 +56,8 @@ class Engine(Protocol):
         """Returns whether the tensor, as the calling thread sees it now, has the very bytes of this copy (in host memory)."""
 
 
-def engine_for(device: torch.device) -> Engine:
-    return CudaEngine(device) if device.type == "cuda" else CpuEngine()
-
-
 class CpuEngine:
-    """The copies are done when `copy` returns: there is nothing to wait for later."""
+    """The copies are done when `copy` returns: there is nothing to wait for later. What has failed has said so by then."""
 
     copies_later = False
     group_bytes = 1 << 20  # a checksum that follows finds them in the cache
@@ -56,16 +65,25 @@ class CpuEngine:
     def register(self, memory: Tensor) -> None:
         pass
 
-    def at_boundary(self) -> None:
-        pass
+    def at_boundary(self) -> Point:
+        return None
 
     @torch.no_grad()
-    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor], point: Point) -> Ticket:
         if sources:
             torch._foreach_copy_(list(targets), list(sources))
-        return 0
+        return None
 
-    def landed(self, ticket: int) -> None:
+    def landed(self, ticket: Ticket) -> None:
+        pass
+
+    def is_true(self, point: Point) -> bool:
+        return True
+
+    def abort_begins(self) -> None:
+        pass
+
+    def begin(self) -> None:
         pass
 
     def in_place(self, source: Tensor) -> memoryview | None:
@@ -76,55 +94,6 @@ class CpuEngine:
 
     def same(self, tensor: Tensor, copied: Tensor) -> bool:
         return torch.equal(as_bytes(tensor), as_bytes(copied))
-
-
-class CudaEngine:
-    """A side stream copies into pinned host memory; fences are device-side events, the host does not wait."""
-
-    copies_later = True
-    group_bytes = 32 << 20
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._boundary = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._copied: list[torch.cuda.Event] = []
-
-    def register(self, memory: Tensor) -> None:
-        status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
-        if status not in (0, 712):  # 712: already registered
-            raise RuntimeError(f"cudaHostRegister of {memory.numel()} bytes failed with error {int(status)}; check `ulimit -l`")
-
-    def at_boundary(self) -> None:
-        self._copied = []
-        self._boundary.record(torch.cuda.current_stream(self._device))
-
-    @torch.no_grad()
-    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(self._boundary)
-            for source, target in zip(sources, targets, strict=True):
-                target.copy_(source, non_blocking=True)
-                if source.is_cuda:
-                    source.record_stream(self._stream)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._stream)
-        self._copied.append(event)
-        return len(self._copied) - 1
-
-    def landed(self, ticket: int) -> None:
-        self._copied[ticket].synchronize()
-
-    def in_place(self, source: Tensor) -> memoryview | None:
-        return None
-
-    def fence(self) -> None:
-        if self._copied:
-            torch.cuda.current_stream(self._device).wait_event(self._copied[-1])
-
-    def same(self, tensor: Tensor, copied: Tensor) -> bool:
-        pairs = zip(torch.split(as_bytes(tensor), _PIECE_BYTES), torch.split(as_bytes(copied), _PIECE_BYTES), strict=True)
-        return all(torch.equal(piece, there.to(piece.device, non_blocking=True)) for piece, there in pairs)
 
 
 def copy_bytes(source: memoryview, target: memoryview) -> None:

@@ -79,12 +79,15 @@ class ProtectionEvents(Protocol):
 
 
 class ProtectionControl(Protocol):
-    """What the session asks of the protection, on any thread. All but `close` are called with the session's lock held."""
+    """What the session asks of the protection, on any thread. All but two are called with the session's lock held."""
 
     def checkpoint_asked(self) -> None: ...
 
     def generation_over(self) -> None:
         """Called right after `cancelled` is set."""
+
+    def abort_begins(self) -> None:
+        """Called before the groups of a generation are aborted, without the lock."""
 
     def close(self, *, commit_timeout_s: float = 0.0) -> None:
         """At exit: ends the protect thread, which must not be inside torch when the interpreter goes down.

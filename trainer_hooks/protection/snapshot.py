@@ -123,6 +123,7 @@ class SnapshotWriter:
             data=slots.data(placed.index, placed.data_offset, layout),
             outgoing=outgoing,
             turn=placed.turn,
+            point=boundary.point,
         )
         boundary.copies = [targets[i] for i in placed.place]
         versions = [boundary.versions[i] for i in placed.order]
@@ -136,6 +137,8 @@ class SnapshotWriter:
         counters, sums = self._local.counters, copier.sums
         counters.copied_bytes += copier.copied_bytes
         counters.copy_s += time.monotonic() - began
+        if not self._local.engine.is_true(boundary.point):
+            raise SnapshotError("the groups were aborted before the device had come to the end of this step")
         doubts = self._local.outside_writes.doubts(boundary, [sums[i] for i in placed.place], touched)
         if doubts:
             raise SnapshotError(f"{doubts[0]} may have been changed while it was copied, outside of optimizer.step")

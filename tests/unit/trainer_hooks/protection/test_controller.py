@@ -1,66 +1,23 @@
 """What scripts do to their tensors behind the version counters: in a step that is discarded, and while a state is copied."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from only_rank import OnlyRank
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore, Store
 
-from deadpool.host.errors import ConfigError
-from deadpool.proto.config import Keeping
-from deadpool.proto.messages import Placement, ProtectionChanged, RankMessage, Role, SlotKind
-from deadpool.proto.vault.layout import SLOT_NAMES, reserve, slot_path
+from deadpool.proto.messages import ProtectionChanged
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.controller import Protection
-from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
+from deadpool.trainer_hooks.protection.copy_engine import CpuEngine, Point, Ticket
 from deadpool.trainer_hooks.protection.outside_writes import WATCHED_STATES
-from deadpool.trainer_hooks.protection.ports import ProtectionControl
-from deadpool.trainer_hooks.protocol import Member
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
 S0 = StateId(generation=1, step=0)
-
-
-class OnlyRank:
-    """The session of a job of one rank."""
-
-    def __init__(self, folder: Path) -> None:
-        self.token, self.vault_dir, self.node_id, self.keeping = "", folder, "node0", Keeping()
-        self.changed = threading.Condition(threading.RLock())
-        self.rank, self.world_size, self.cancelled = 0, 1, threading.Event()
-        self.drilled: set[int] = set()
-        self.member = Member(rank=0, generation=1, joiner=False)
-        placement = Placement(rank=0, node_id="node0", node_rank=0, local_rank=0, holders=())
-        self.role = Role(
-            rank=0, world_size=1, local_rank=0, generation=1, muted=False, hint_step=0, store_host="", store_port=0,
-            environment={}, placement=placement,
-        )  # fmt: skip
-        self.sent: list[RankMessage] = []
-
-    def attach(self, protection: ProtectionControl) -> None:
-        pass
-
-    def connect_store(self, host: str, port: int) -> Store:
-        return HashStore()
-
-    def reserve(self, snapshot_bytes: int, replica_bytes: int) -> None:
-        for name in SLOT_NAMES:
-            reserve(slot_path(self.vault_dir, SlotKind.SNAPSHOT, self.rank, name), snapshot_bytes)
-
-    def refuse(self, reason: str) -> NoReturn:
-        raise ConfigError(reason)
-
-    def send(self, message: RankMessage) -> None:
-        self.sent.append(message)
-
-    def trouble(self, generation: int, error: Exception) -> None:
-        raise error
 
 
 class WritingEngine(CpuEngine):
@@ -69,9 +26,9 @@ class WritingEngine(CpuEngine):
     def __init__(self) -> None:
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> int:
+    def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor], point: Point) -> Ticket:
         self.meanwhile()
-        return super().copy(sources, targets)
+        return super().copy(sources, targets, point)
 
     def in_place(self, source: Tensor) -> memoryview | None:
         self.meanwhile()

@@ -58,7 +58,7 @@ class Rank:
         slots = OwnSlots(self.folder, self.rank, CpuEngine())
         index, _ = slots.to_write((NO_STEP,), size_bytes)
         by_key = {each.key: each.tensor for each in held}
-        CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset))
+        CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset), None)
         data = slots.data(index, data_offset, layout)
         sums = [checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items]
         return slots.seal(index, STATE, layout, meta, sums, data_offset)

@@ -54,7 +54,7 @@ def save(training: Training, folder: Path, state: StateId) -> OwnSlots:
     slots = OwnSlots(folder, 0, CpuEngine())
     index, _ = slots.to_write((-1,), size_bytes)
     by_key = {each.key: each.tensor for each in held}
-    CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset))
+    CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset), None)
     data = slots.data(index, data_offset, layout)
     sums = [checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items]
     slots.seal(index, state, layout, meta, sums, data_offset)
