@@ -8,6 +8,7 @@ What makes it survive its nodes: join(), protect(), and the loop over guard.step
 """
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -60,6 +61,12 @@ def main() -> None:
     text, _ = load_corpus()
 
     deadpool.join()
+    train(args, text)
+    gc.collect()  # without DDP: freeing a Gloo group with it can wait for ever for one of Gloo's threads (torch 2.13)
+    dist.destroy_process_group()
+
+
+def train(args: argparse.Namespace, text: Tensor) -> None:
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
         gradient_accumulation_steps=args.accumulate,
@@ -96,7 +103,6 @@ def main() -> None:
     for value in (*model.state_dict().values(), torch.get_rng_state()):
         content.update(value.cpu().numpy().tobytes())
     write(args.digest, rank=accelerator.process_index, digest=content.hexdigest())
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

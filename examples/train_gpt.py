@@ -10,6 +10,7 @@ it draws its data from the step number alone and begins by putting model and gra
 """
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -200,8 +201,13 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    train_text, held_out_text = load_corpus()  # before join(): a stand-in has done it when it is needed
-    run = deadpool.join()
+    texts = load_corpus()  # before join(): a stand-in has done it when it is needed
+    train(args, deadpool.join(), *texts)
+    gc.collect()  # without DDP: freeing a Gloo group with it can wait for ever for one of Gloo's threads (torch 2.13)
+    dist.destroy_process_group()
+
+
+def train(args: argparse.Namespace, run: deadpool.Run, train_text: Tensor, held_out_text: Tensor) -> None:
     try:
         training = spread(args, run.device, run.world_size)
     except ValueError as error:
@@ -256,7 +262,6 @@ def main() -> None:
             print(f"step {step + 1:5d}  loss {losses.train:.3f}  held-out {losses.held_out:.3f}  {rate:.1f} steps/s", flush=True)
 
     append_line(args.digest, rank=run.rank, digest=digest(model, optimizer, scheduler, run.device))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
