@@ -1,13 +1,17 @@
-"""Many simulated agents in one process, each on a real stream of its own, for benchmarks/supervisor_scale.py.
+"""Many simulated agents in one process, each on a real connection of its own, for benchmarks/supervisor_scale.py.
 
 Each says what an agent with ranks would say: Hello, heartbeats, answers to orders, all of a recovery; nothing is started for it.
-With --group N one agent in N + 1 is a relay, with a real stream for its group; the others of the group are in its process, and
-reach it without a connection (which on real machines is their own processors' work).
+Their side of a connection costs as little as can be (bare_streams.py), and what comes is decoded DECODED_AFTER_S later: on real
+machines all this is their own processors' work, and here it would be measured in the supervisor's place. With --grpc they have
+the real SupervisorLink, as is needed for TLS. With --group N one agent in N + 1 is a relay, with a real connection for its group;
+the others of the group are in its process, and reach it without one.
 Commands come as JSON lines on stdin, answers go to stdout; clocks are this machine's monotonic one, the same in all processes.
 """
 
 import argparse
 import asyncio
+import contextlib
+import gc
 import json
 import logging
 import os
@@ -16,15 +20,20 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.bare_streams import BareStream
 from deadpool.agent.relay.door import GroupPlace, Relay
+from deadpool.agent.stream_tasks import cancelled
 from deadpool.agent.supervisor_link.conversation import Conversation
 from deadpool.agent.supervisor_link.discovery import Discovery
 from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.host.limits import raise_open_files
-from deadpool.proto import messages
+from deadpool.proto import convert, messages
 from deadpool.proto.convert import decode_order, encode_agent_message
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
@@ -35,6 +44,8 @@ BEAT_S = 1.0
 OPENS_PER_S = 2000.0  # of all processes together, at the start
 _COMMITTED, _LIVE = 3, 5  # steps: what a recovery finds, whatever was said to be in progress
 _TRACE_S = 0.02
+_BACKOFF_S = 0.5
+DECODED_AFTER_S = 0.3
 _ANSWER_S = (0.3, 0.6)  # a rank that leaves its step, or restores, takes that long
 
 
@@ -54,10 +65,111 @@ class SharedDiscovery(Discovery):
         return self._seen
 
 
+class BareRelay(Relay):
+    """A relay on a bare stream. `arrived_s`: when that which it passes on just now was read from its socket."""
+
+    arrived_s = 0.0
+
+    async def start(self) -> None:
+        self.door = "nowhere:1"  # its group is in its process
+
+    async def run(self, endpoint: str) -> None:
+        stream = BareStream("Relay", self._token, self._heard_of)
+        await stream.open(endpoint)
+        writer = asyncio.create_task(self._write(stream))
+        try:
+            await stream.ended
+        finally:
+            self._end()
+            writer.cancel()
+            stream.close()
+
+    def _heard_of(self, data: bytes, at_s: float) -> None:
+        self._asked_s = None
+        self._open.set()
+        if data:
+            asyncio.get_running_loop().call_later(DECODED_AFTER_S, self._pass_on, data, at_s)
+
+    def _pass_on(self, data: bytes, at_s: float) -> None:
+        self.arrived_s = at_s
+        self._told(convert.decode(pb.ToGroup.FromString(data)))
+
+
+class BareLink:
+    """An agent's way to the supervisor. What SupervisorLink does, on a bare stream."""
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        token: str,
+        relay: BareRelay | None,
+        hello: Callable[[], messages.Hello],
+        on_order: Callable[[Order, float], None],
+    ) -> None:
+        self._discovery, self._token, self._hello, self._on_order = discovery, token, hello, on_order
+        self._relay = relay
+        self._conversation = Conversation()
+        self._stream: BareStream | None = None  # once it is welcomed
+
+    def send(self, message: AgentMessage) -> None:
+        if isinstance(message, messages.Heartbeat) and self._stream is None:
+            return
+        self._conversation.say(message)
+        self._say()
+
+    def _say(self) -> None:
+        while self._stream is not None and (said := self._conversation.next()) is not None:
+            number, message = said
+            self._stream.send(encode_agent_message(message, number=number).SerializeToString())
+            self._conversation.sent()
+
+    async def run(self) -> None:
+        while True:
+            seen = self._discovery.trace()
+            with contextlib.suppress(OSError):
+                await self._converse(await self._discovery.find(0))
+            self._stream = None
+            until_s = time.monotonic() + random.uniform(0, _BACKOFF_S)
+            while time.monotonic() < until_s and self._discovery.trace() == seen:
+                await asyncio.sleep(self._discovery.poll_s)
+
+    async def _converse(self, endpoint: str) -> None:
+        def came(data: bytes, at_s: float) -> None:
+            asyncio.get_running_loop().call_later(DECODED_AFTER_S, self._obey, stream, data, at_s)
+
+        stream = BareStream("Attend", self._token, came)
+        await stream.open(endpoint)
+        stream.send(encode_agent_message(self._conversation.hello(self._hello())).SerializeToString())
+        relaying = asyncio.create_task(self._speak_for_others(endpoint)) if self._relay is not None else None
+        try:
+            await stream.ended
+        finally:
+            stream.close()
+            if relaying is not None:
+                await cancelled(relaying)
+
+    async def _speak_for_others(self, endpoint: str) -> None:
+        assert self._relay is not None
+        await self._relay.start()
+        await self._relay.run(endpoint)
+
+    def _obey(self, stream: BareStream, data: bytes, at_s: float) -> None:
+        if stream.ended.done():
+            return
+        wire = pb.Order.FromString(data)
+        order = decode_order(wire)
+        if isinstance(order, messages.Welcome):
+            self._conversation.welcomed(order)
+            self._stream = stream
+        self._conversation.ordered(wire.number, wire.heard)
+        self._on_order(order, at_s)
+        self._say()
+
+
 class LinkInProcess:
     """An agent's way to the relay in its own process. What SupervisorLink does, without a connection."""
 
-    def __init__(self, relay: Relay, hello: Callable[[], messages.Hello], on_order: Callable[[Order, float], None]) -> None:
+    def __init__(self, relay: BareRelay, hello: Callable[[], messages.Hello], on_order: Callable[[Order, float], None]) -> None:
         self._relay, self._hello, self._on_order = relay, hello, on_order
         self._conversation = Conversation()
         self._place: GroupPlace | None = None
@@ -67,7 +179,7 @@ class LinkInProcess:
 
     def put_nowait(self, order: bytes | None, /) -> None:
         """From the relay."""
-        self._came.append((order, time.monotonic()))
+        self._came.append((order, self._relay.arrived_s))
         self._arrived.set()
 
     def send(self, message: AgentMessage) -> None:
@@ -115,19 +227,17 @@ class LinkInProcess:
 
 
 class SimulatedAgent:
-    """`moments`: of what happened last, by kind of order, in monotonic seconds. `mute`: its heartbeats stop, its stream stays."""
+    """`link(hello, on_order)`: its way to the supervisor.
+
+    `moments`: of what happened last, by kind of order, in monotonic seconds. `mute`: its heartbeats stop, its stream stays.
+    """
 
     def __init__(
         self,
         index: int,
         ranks: range,
         members: int,
-        discovery: Discovery,
-        token: str,
-        *,
-        relay: Relay | None = None,
-        relays: bool = False,
-        behind: Relay | None = None,
+        link: Callable[[Callable[[], messages.Hello], Callable[..., None]], SupervisorLink | BareLink | LinkInProcess],
     ) -> None:
         self.index, self.node_id = index, f"node{index}"
         self.mute, self.beat_every_s = False, BEAT_S
@@ -138,11 +248,7 @@ class SimulatedAgent:
         self._generation = 0
         self._failed: set[int] = set()  # ranks without a state of their own in memory
         self._incarnation = time.time_ns()
-        self.link: SupervisorLink | LinkInProcess
-        if behind is None:
-            self.link = SupervisorLink(discovery, token, self.hello, self.ordered, relay=relay, relays=relays)
-        else:
-            self.link = LinkInProcess(behind, self.hello, self.ordered)
+        self.link = link(self.hello, self.ordered)
 
     async def run(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -290,14 +396,19 @@ async def _run(arguments: argparse.Namespace) -> None:
     discovery = SharedDiscovery(arguments.job_dir)
     nproc, last = arguments.ranks, arguments.agents
     agents: dict[int, SimulatedAgent] = {}
-    relay: Relay | None = None
+    relay: BareRelay | None = None
     for at, index in enumerate(range(arguments.first, last, arguments.every)):
         ranks = range(index * nproc, (index + 1) * nproc)
         relays = arguments.group > 0 and at % (arguments.group + 1) == 0
         if relays:
-            relay = Relay(f"node{index}", "127.0.0.1", token)
-        ways = {"relay": relay, "relays": True} if relays else {"behind": relay}
-        agents[index] = SimulatedAgent(index, ranks, arguments.members, discovery, token, **ways)
+            relay = BareRelay(f"node{index}", "127.0.0.1", token)
+        if relay is not None and not relays:
+            link: Any = partial(LinkInProcess, relay)
+        elif arguments.grpc:
+            link = partial(SupervisorLink, discovery, token)
+        else:
+            link = partial(BareLink, discovery, token, relay)
+        agents[index] = SimulatedAgent(index, ranks, arguments.members, link)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     spread_s = last / OPENS_PER_S
@@ -317,7 +428,9 @@ def main(act: Callable[[argparse.Namespace], Any] = _run) -> None:
     parser.add_argument("--every", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True, help="of each node")
     parser.add_argument("--group", type=int, default=0, help="agents behind one relay (default: none relays)")
+    parser.add_argument("--grpc", action="store_true", help="real links, of gRPC")
     raise_open_files()
+    gc.set_threshold(50_000, 20, 100)
     logging.disable(logging.WARNING)  # every agent says that its supervisor is gone
     asyncio.run(act(parser.parse_args()))
     os._exit(0)  # thousands of channels need not be closed one by one

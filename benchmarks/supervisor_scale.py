@@ -4,8 +4,9 @@
 
 For each size: start-up, CPU at a heartbeat a second, memory, a rank's failure (when its order is at the last agent, when the job
 runs again), the supervisor killed and started again, a node that falls silent, and whether any other node was lost. Agents are
-played by several processes on the same machine (benchmarks/simulated_agents.py), each on a real stream; so on two cores the time
-until an order's last arrival holds the agents' own work too. Progress goes to stderr, JSON to stdout.
+played by several processes on the same machine (benchmarks/simulated_agents.py), each on a real connection. They take part of the
+cores as well: `agents_cpu_share` says how much. An order has arrived when it was read from the socket. Progress goes to stderr,
+JSON to stdout.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from deadpool.supervisor.relays import GROUP
 _TIMEOUT_S = 25.0
 _STEADY_S = 8.0
 _SETTLE_S = 2.0
-_POLL_S = 0.005
+_POLL_S = 0.05
 _SPARES = 1
 _HEARTBEAT_TIMEOUT_S = 3.0
 
@@ -42,7 +43,7 @@ _HEARTBEAT_TIMEOUT_S = 3.0
 class Agents:
     """So many agents, shared out among the processes."""
 
-    def __init__(self, job_dir: Path, *, agents: int, ranks: int, processes: int, group: int) -> None:
+    def __init__(self, job_dir: Path, *, agents: int, ranks: int, processes: int, group: int, grpc: bool) -> None:
         own = {
             "--job-dir": job_dir,
             "--agents": agents,
@@ -55,6 +56,7 @@ class Agents:
             sys.executable,
             str(Path(__file__).with_name("simulated_agents.py")),
             *(str(part) for pair in own.items() for part in pair),
+            *(["--grpc"] if grpc else []),
         ]
         self.ranks = ranks
         self._children = [
@@ -85,8 +87,10 @@ class Agents:
             time.sleep(_POLL_S)
         raise TimeoutError(f"{sum(each['had'] for each in answers)} of {count} agents have had {kind} after {_TIMEOUT_S:g} s")
 
-    def beats(self) -> int:
-        return sum(each["beats"] for each in self.ask(do="beats"))
+    def beats(self) -> tuple[int, float]:
+        """Returns how many all have sent, and their CPU time in seconds."""
+        answers = self.ask(do="beats")
+        return sum(each["beats"] for each in answers), sum(each["cpu_s"] for each in answers)
 
     def end(self) -> None:
         for child in self._children:
@@ -180,7 +184,7 @@ def measure(agents: int, *, ranks: int, processes: int, group: int = 0, tls: boo
                 time.sleep(_POLL_S)
             empty_bytes = supervisor.process().memory_info().rss
             began_s = time.monotonic()
-            simulated = Agents(job_dir, agents=agents, ranks=ranks, processes=processes, group=group)
+            simulated = Agents(job_dir, agents=agents, ranks=ranks, processes=processes, group=group, grpc=tls)
             welcomed_s = simulated.wait("Welcome", count=agents, since_s=began_s) - began_s
             started_s = simulated.wait("StartRanks", count=agents - _SPARES, since_s=began_s) - began_s
             simulated.of(0, do="join")
@@ -202,11 +206,17 @@ def measure(agents: int, *, ranks: int, processes: int, group: int = 0, tls: boo
 
 def _steady(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str, Any]:
     """CPU while nothing happens but a heartbeat a second from each."""
-    beats, cpu_s, began_s = simulated.beats(), supervisor.cpu_s(), time.monotonic()
+    (beats, agents_s), cpu_s, began_s = simulated.beats(), supervisor.cpu_s(), time.monotonic()
     time.sleep(_STEADY_S)
-    beats, cpu_s, lasted_s = simulated.beats() - beats, supervisor.cpu_s() - cpu_s, time.monotonic() - began_s
+    (beats_then, agents_then_s), lasted_s = simulated.beats(), time.monotonic() - began_s
+    beats, cpu_s, agents_s = beats_then - beats, supervisor.cpu_s() - cpu_s, agents_then_s - agents_s
     _say(agents, f"{cpu_s / lasted_s:.1%} of a core, {cpu_s / beats * 1e6:.0f} us per heartbeat, {beats / lasted_s:.0f}/s")
-    return {"cpu_share": cpu_s / lasted_s, "cpu_us_per_heartbeat": cpu_s / beats * 1e6, "heartbeats_per_s": beats / lasted_s}
+    return {
+        "cpu_share": cpu_s / lasted_s,
+        "cpu_us_per_heartbeat": cpu_s / beats * 1e6,
+        "heartbeats_per_s": beats / lasted_s,
+        "agents_cpu_share": agents_s / lasted_s,
+    }
 
 
 def _failure(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str, Any]:

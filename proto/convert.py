@@ -81,6 +81,8 @@ def encode(message: Any) -> Any:
 def decode(wire: Message) -> Any:
     """Returns the dataclass of the same name with the protobuf message's values."""
     form = _form_of(wire.DESCRIPTOR)
+    if not form.others:
+        return form.ours(*form.plain_of(wire))
     fields = dict(zip(form.plain, form.plain_of(wire), strict=True))
     for name, _, decoded in form.others:
         fields[name] = decoded(wire, name)

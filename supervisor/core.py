@@ -322,9 +322,10 @@ class Job:
     def _progressed(self, node_id: str, rank: Rank, progress: messages.RankProgress, now_s: float) -> None:
         state = self.state
         rank.pid, rank.step, rank.commit_step = progress.pid, progress.step, progress.commit_step
-        if progress.stopped and rank.stopped_s is None:
-            state.note("rank_stopped", rank=rank.rank, node=node_id)
-        rank.stopped_s = (now_s if rank.stopped_s is None else rank.stopped_s) if progress.stopped else None
+        if progress.stopped != (rank.stopped_s is not None):
+            if progress.stopped:
+                state.note("rank_stopped", rank=rank.rank, node=node_id)
+            state.roster.stop_seen(rank, now_s if progress.stopped else None)
         if progress.steps_done > 0 and not rank.joining:
             state.built(rank, now_s)
         state.progress.commit_known(progress.commit_step)

@@ -9,7 +9,7 @@ from deadpool.supervisor.failures.hang_inquiry import open_inquiry
 from deadpool.supervisor.model.hot import HotNode
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
-from deadpool.supervisor.model.timeline import Stage
+from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drill, hot_nodes
 from deadpool.supervisor.recovery.fresh_start import start_job
 from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, kill, store_failed
@@ -48,8 +48,7 @@ def deadlines(state: JobState) -> list[tuple[float, str]]:
     found += [(_stopped_deadline_s(state, rank), "stopped") for rank in _stopped(state)]
     match attempt.stage:
         case Stage.QUIESCE:
-            late = attempt.behind[Stage.QUIESCE] - attempt.killing
-            found += [(_quiesce_deadline_s(state, rank), "quiesce") for rank in late]
+            found += [(at_s, "quiesce") for at_s in _quiesce_deadlines_s(state, attempt)]
         case Stage.PLAN:
             if attempt.owing or attempt.drained:
                 found.append((began_s + config.quiesce_timeout_s, "vault report"))
@@ -68,8 +67,8 @@ def _stopped(state: JobState) -> list[int]:
     """Returns the ranks that the present stage waits for, and whose processes are stopped: none of them will get there."""
     attempt = state.recovery.attempt
     assert attempt is not None
-    behind = attempt.behind.get(attempt.stage, set()) - attempt.killing
-    return [rank for rank in sorted(behind) if state.roster.ranks[rank].stopped_s is not None]
+    behind = attempt.behind.get(attempt.stage, ())
+    return [rank for rank in sorted(state.roster.stopped) if rank in behind and rank not in attempt.killing]
 
 
 def _stopped_deadline_s(state: JobState, number: int) -> float:
@@ -77,6 +76,14 @@ def _stopped_deadline_s(state: JobState, number: int) -> float:
     stopped_s = state.roster.ranks[number].stopped_s
     assert stopped_s is not None
     return stopped_s + state.config.heartbeat_timeout_s
+
+
+def _quiesce_deadlines_s(state: JobState, attempt: RecoveryAttempt) -> list[float]:
+    """Returns until when joiners are waited for, each, and the others: of these there may be many, and all have the same time."""
+    behind, killing, joiners = attempt.behind[Stage.QUIESCE], attempt.killing, state.roster.joiners
+    found = [_quiesce_deadline_s(state, rank) for rank in joiners if rank in behind and rank not in killing]
+    other = next((rank for rank in behind if rank not in joiners and rank not in killing), None)
+    return found if other is None else [*found, _quiesce_deadline_s(state, other)]
 
 
 def _quiesce_deadline_s(state: JobState, number: int) -> float:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -40,6 +41,7 @@ from deadpool.supervisor.service import serve
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
 LAST_METRICS = "metrics.prom"  # in the log folder, with --metrics-port: the metrics as they were at the end
 _THREADS = 8  # of this process, most of them gRPC's
+_COLLECT_AFTER = 50_000, 20, 100  # objects, then rounds: with thousands of nodes a whole round takes longer than an order
 
 
 def main() -> None:
@@ -57,6 +59,7 @@ def main() -> None:
     parser.add_argument("--term", type=int, help="the term that was claimed for this process (default: it claims the next one)")
     arguments = parser.parse_args()
     raise_open_files()  # a connection for each node, and the journal
+    gc.set_threshold(*_COLLECT_AFTER)
     if arguments.with_parent or arguments.dies_with_parent:
         end_with_parent(signal.SIGKILL if arguments.dies_with_parent else signal.SIGTERM)
     try:

@@ -9,27 +9,34 @@ from deadpool.proto.messages import ToGroup, Told
 class RelayStream:
     """A relay's stream for its group: what waits to be sent. `members`: by the numbers that the relay has given them.
 
-    `outbox`: (member, order without its numbers or None for the end of its stream, number, heard). None in it ends all.
+    What waits: (member, order without its numbers or None for the end of its stream, number, heard).
     """
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self.members: dict[int, Stream] = {}
-        self.outbox: asyncio.Queue[tuple[int, bytes | None, int, int] | None] = asyncio.Queue()
+        self._waiting: list[tuple[int, bytes | None, int, int]] = []
+        self._closed = False
+        self._changed = asyncio.Event()
 
     async def next(self) -> ToGroup | None:
-        """Returns all that waits, an order to many of them once; None at the end."""
-        waiting = [await self.outbox.get()]
-        while not self.outbox.empty():
-            waiting.append(self.outbox.get_nowait())
-        return None if None in waiting else ToGroup(told=_told([each for each in waiting if each is not None and each[0]]))
+        """Returns all that waits, an order to many of them once, or nothing as an answer; None at the end."""
+        await self._changed.wait()
+        self._changed.clear()
+        waiting, self._waiting = self._waiting, []
+        return None if self._closed else ToGroup(told=_told(waiting))
+
+    def send(self, member: int, body: bytes | None, number: int, heard: int) -> None:
+        self._waiting.append((member, body, number, heard))
+        self._changed.set()
 
     def answer(self) -> None:
         """What the relay said was heard."""
-        self.outbox.put_nowait((0, None, 0, 0))
+        self._changed.set()
 
     def close(self) -> None:
-        self.outbox.put_nowait(None)
+        self._closed = True
+        self._changed.set()
 
 
 class Stream:
@@ -50,13 +57,13 @@ class Stream:
         if self.relay is None:
             self.orders.put_nowait(order_wire(body, number=number, heard=heard))
         else:
-            self.relay.outbox.put_nowait((self._member, body, number, heard))
+            self.relay.send(self._member, body, number, heard)
 
     def close(self) -> None:
         if self.relay is None:
             self.orders.put_nowait(None)
         elif self.relay.members.pop(self._member, None) is not None:
-            self.relay.outbox.put_nowait((self._member, None, 0, 0))
+            self.relay.send(self._member, None, 0, 0)
 
 
 def _told(waiting: list[tuple[int, bytes | None, int, int]]) -> tuple[Told, ...]:

@@ -1,6 +1,5 @@
 """What an agent and the supervisor say to each other; what they pass on for ranks is in common.py."""
 
-from dataclasses import dataclass
 from signal import SIGTERM
 
 from deadpool.proto.messages.common import (
@@ -30,11 +29,12 @@ from deadpool.proto.messages.common import (
     Version,
     WriteCheckpoint,
 )
+from deadpool.proto.messages.message import message
 
 # ---------------------------------------------------------------- agent -> supervisor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Hello:
     """First message of an agent's stream. `hint`: the node's index at launch, -1 when unknown. `port`: vault data (TCP)."""
 
@@ -54,7 +54,7 @@ class Hello:
     domain: str = ""  # nodes of one fail together; its parts are parted by "/", the widest first; "": not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankProgress:
     """`step`: the step in progress (S_step is complete). `commit_step`: newest known commit. Stall: main-thread waits.
 
@@ -79,7 +79,7 @@ class RankProgress:
     snapshot_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Reading:
     """One health reading that failure rules may refer to, such as gpu_ecc_uncorrected; the worst of the node's devices."""
 
@@ -87,7 +87,7 @@ class Reading:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Heartbeat:
     """Sent every heartbeat_interval. Shares are 0..1 of this machine.
 
@@ -116,7 +116,7 @@ class Heartbeat:
     hot_bytes: int = 0  # of this machine's memory, what the hot stand-ins here have to themselves
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class StoreOpened:
     """The rendezvous store of a generation listens here."""
 
@@ -125,7 +125,7 @@ class StoreOpened:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class VaultReport:
     """What this node's vault can serve. Sent on Quiesce, and again after each of its ranks' RankPrepared."""
 
@@ -133,7 +133,7 @@ class VaultReport:
     slots: tuple[Slot, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class InjectionDue:
     """An injection's moment has come; the agent carries it out when InjectionAck comes back."""
 
@@ -141,12 +141,12 @@ class InjectionDue:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Stopped:
     """The agent has ended all its processes and removed its vault; its stream closes next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankExited:
     """A rank's process ended. `exit_code` as a shell would show it: 0..255, 128+signal when a signal ended it.
 
@@ -172,7 +172,7 @@ class RankExited:
     hot: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class GroupCall:
     """A group's calls on one rank, from its call record: how many it has entered and left, and the operation entered last."""
 
@@ -182,7 +182,7 @@ class GroupCall:
     completed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankCalls:
     """`step`: in progress. `stacks`: the file with the Python stacks of all its threads, "" when there is none.
 
@@ -197,7 +197,7 @@ class RankCalls:
     stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CallReport:
     """Answer to ReportCalls: what this node's ranks are waiting for."""
 
@@ -205,7 +205,7 @@ class CallReport:
     ranks: tuple[RankCalls, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CheckpointWritten:
     """A persistent checkpoint of S_step is complete at `path`; or, with an error, this node's part of it could not be written.
 
@@ -218,7 +218,7 @@ class CheckpointWritten:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class HostTrouble:
     """Something that the node runs out of. `kind`: memory | shm | files | log-disk. `text`: "" when it is over."""
 
@@ -226,7 +226,7 @@ class HostTrouble:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class EdgeChanged:
     """The MPI pair from this node to a holder of its ranks' replicas has met, or is lost: then they travel by TCP for a while.
 
@@ -239,7 +239,7 @@ class EdgeChanged:
     lost: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JobSignalled:
     """A signal for the whole job has come to this node: Slurm sends it to all tasks. `signal`: its number."""
 
@@ -249,7 +249,7 @@ class JobSignalled:
 # ---------------------------------------------------------------- supervisor -> agent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Welcome:
     """Answer to Hello. `config_json`: JobConfig (config.py). `term`: of this supervisor; agents do not obey a lower one.
 
@@ -265,12 +265,12 @@ class Welcome:
     conversation: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OpenStore:
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class StartRanks:
     """Start this node's ranks from scratch (any that still run are killed first). `restart_count`: TORCHELASTIC_RESTART_COUNT."""
 
@@ -283,14 +283,14 @@ class StartRanks:
     restart_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WarmUp:
     """Keep this many stand-ins waiting in join() (sent once the job is known to have hooks)."""
 
     standins: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Assign:
     """Give each of these ranks a new process on this node: a stand-in if one waits, else a fresh one.
 
@@ -312,7 +312,7 @@ class Assign:
     hot: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class KillRanks:
     """SIGKILL these ranks' processes; each is reported with RankExited as usual."""
 
@@ -321,14 +321,14 @@ class KillRanks:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ReportCalls:
     """No rank's step advances: say what your ranks are waiting for (CallReport), and save their stacks."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Inject:
     """Due in the middle of the target's step `step` (NO_STEP: now). Targets that this node does not have are ignored."""
 
@@ -338,12 +338,12 @@ class Inject:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class InjectionAck:
     injection_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Stop:
     """End all processes (by `signal_number`, after `grace_s` by SIGKILL), remove the vault, answer Stopped, exit.
 
@@ -356,7 +356,7 @@ class Stop:
     exit_code: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Route:
     """How this agent should speak to the supervisor from now on (supervisor/relays.py). Not numbered: it may be lost.
 
@@ -371,7 +371,7 @@ class Route:
 # ---------------------------------------------------------------- a relay and the supervisor, about the agents behind it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Said:
     """One message of one agent of the group, as it came. `closed`: its connection has ended; there is no message then."""
 
@@ -380,7 +380,7 @@ class Said:
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FromGroup:
     """`node_id`, `door`: of the relay, in its first message. `said`: in order; the first thing that a new number says is Hello.
 
@@ -394,7 +394,7 @@ class FromGroup:
     ages_ms: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Told:
     """One order for these members, encoded once (convert.order_body), and each one's numbers. `closed`: their streams end."""
 
@@ -405,7 +405,7 @@ class Told:
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ToGroup:
     """`told`: in order; nothing: what the relay said was heard."""
 

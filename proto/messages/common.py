@@ -1,8 +1,8 @@
 """What more than one pair of processes say to each other: places, slots, sources, and all that a rank and its agent pass on."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from deadpool.proto.messages.message import message
 from deadpool.proto.step import NO_STEP as NO_STEP
 from deadpool.proto.version import NO_VERSION as NO_VERSION
 from deadpool.proto.version import Version as Version
@@ -20,7 +20,7 @@ class SourceKind(StrEnum):
     ELSEWHERE = "elsewhere"  # the rank's own snapshot, all of it, in the vault of a live node where the rank lived before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Endpoint:
     """Where one agent serves vault data (TCP, challenge-response)."""
 
@@ -29,7 +29,7 @@ class Endpoint:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Placement:
     """One rank's place in a generation. `holders`: the agents that keep the rank's replicas, nearest first.
 
@@ -44,7 +44,7 @@ class Placement:
     domain: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Slot:
     """A sealed slot as found in a vault: which state of which rank, written in which generation.
 
@@ -59,7 +59,7 @@ class Slot:
     peer_sets: tuple["RankSet", ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankSet:
     """`digest`: of all the bytes that the slot's rank holds together with these others, 63 bits (vault/together.py)."""
 
@@ -67,7 +67,7 @@ class RankSet:
     digest: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Source:
     """Where a rank gets S_resume_step from. `slot_generation`: the generation in which that state was stepped to (any kind).
 
@@ -81,14 +81,14 @@ class Source:
     peers: tuple["Peer", ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Peer:
     rank: int
     slot_generation: int
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LaunchFailed:
     """The node cannot do what was asked for a reason that is the user's to mend (exit code 2): no torch, vault too small."""
 
@@ -99,7 +99,7 @@ class LaunchFailed:
 # ---------------------------------------------------------------- rank -> agent -> supervisor (forwarded as they are)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankJoined:
     """The rank called deadpool.join(): the job has hooks. `hot`: it is another process' rank, this is a hot stand-in of it."""
 
@@ -109,7 +109,7 @@ class RankJoined:
     hot: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankBroken:
     """A collective failed in this rank while no order to quiesce had come. Evidence of a failure somewhere."""
 
@@ -118,7 +118,7 @@ class RankBroken:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankRaised:
     """The process will exit, however long that takes: an exception is on its way out of the rank's step, or its script has ended
     though the others may still need it. `error`: the exception's text; SystemExit for a script that has ended."""
@@ -128,7 +128,7 @@ class RankRaised:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankPrepared:
     """The rank is out of its step, its groups are closed, and it waits for Reform.
 
@@ -158,13 +158,13 @@ class RankPrepared:
     repeatable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankReformed:
     generation: int
     rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class BadCopy:
     """A sealed slot whose bytes are not what their own checksums say. Its node has made it unusable: no plan names it again."""
 
@@ -175,7 +175,7 @@ class BadCopy:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CopyConflict:
     """A rank's replica of S_step and a peer's snapshot of it contradict each other, though each is whole by its own checksums.
 
@@ -190,7 +190,7 @@ class CopyConflict:
     peer_generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankRestored:
     """`bytes_restored`: how many bytes were copied or fetched (0 for a live state). `bad_copies`: passed over for others.
 
@@ -205,7 +205,7 @@ class RankRestored:
     conflicts: tuple[CopyConflict, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankFailed:
     """Reform or restore did not succeed. The process is alive and prepared for a next generation."""
 
@@ -217,7 +217,7 @@ class RankFailed:
     conflicts: tuple[CopyConflict, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankResumed:
     """The first step completed after a recovery: S_step exists since `at_ns`."""
 
@@ -227,7 +227,7 @@ class RankResumed:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankFinished:
     """The step loop has reached its end and S_step is committed, or cannot be; the rank waits for Release, however long."""
 
@@ -236,7 +236,7 @@ class RankFinished:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankReopened:
     """The script, released from a loop that ended with S_step, has come to another one; the rank waits for BeginLoop."""
 
@@ -245,7 +245,7 @@ class RankReopened:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProtectionChanged:
     """The rank's states since S_step are not protected, for this reason; training goes on. "": from S_step on they are again.
 
@@ -258,7 +258,7 @@ class ProtectionChanged:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class StateDiffers:
     """Replicated state is not the same on all its holders: silent corruption.
 
@@ -276,7 +276,7 @@ class StateDiffers:
     good_step: int = NO_STEP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Quiesce:
     """Generation `generation` begins: stop using the groups of all older ones. Every rank answers with RankPrepared."""
 
@@ -284,7 +284,7 @@ class Quiesce:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Reform:
     """The plan of a recovery, for the ranks of one node. Also relayed to each rank (with its own placement and source).
 
@@ -295,15 +295,15 @@ class Reform:
 
     generation: int
     resume_step: int
-    commit_step: int = NO_STEP
-    yielded: int = NO_STEP
     store_host: str
     store_port: int
     placements: tuple[Placement, ...]
     sources: tuple[Source, ...]
+    commit_step: int = NO_STEP
+    yielded: int = NO_STEP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Release:
     """Every rank has finished: the ranks leave the step loop, which ends with S_step."""
 
@@ -311,7 +311,7 @@ class Release:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class BeginLoop:
     """Every rank has come to the loop that goes on from S_step: they begin it. For every member, and relayed to its ranks."""
 
@@ -319,7 +319,7 @@ class BeginLoop:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DrillReady:
     """S_step is to be drilled: the rank holds it, committed, and waits. Answered by Quiesce (a way back begins) or DrillOver."""
 
@@ -328,7 +328,7 @@ class DrillReady:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DrillOver:
     """Every way back from S_step has been taken: the ranks go on. For every member, and relayed to its ranks."""
 
@@ -336,7 +336,7 @@ class DrillOver:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteCheckpoint:
     """Make one of the next commits a persistent checkpoint. For the node of rank 0, and relayed to that rank."""
 

@@ -1,6 +1,6 @@
 """What a rank and its agent say to each other; what goes on to the supervisor is in common.py."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from deadpool.proto.messages.common import (
     NO_VERSION,
@@ -27,11 +27,12 @@ from deadpool.proto.messages.common import (
     Version,
     WriteCheckpoint,
 )
+from deadpool.proto.messages.message import message
 
 # ---------------------------------------------------------------- rank <-> agent only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Register:
     """First message of a rank's stream, at join(). The agent knows the process by its pid; a stand-in has no rank yet."""
 
@@ -39,7 +40,7 @@ class Register:
     version: Version = NO_VERSION  # of the process; any other than the agent's is refused (proto/version.py)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Reserve:
     """Before the first step: the vault space that the rank needs. Answered by Reserved."""
 
@@ -48,14 +49,14 @@ class Reserve:
     replica_bytes: int  # of one slot at each holder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Reserved:
     """`error` is "" on success, else one line with the sum needed and what is free."""
 
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Role:
     """Who the process is from now on: answer to Register, immediately or (stand-in) when a rank needs a process.
 
@@ -77,7 +78,7 @@ class Role:
     hot: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class InjectFailure:
     """An injected failure whose hand is the trainer's own: the rank carries it out in the step under way."""
 

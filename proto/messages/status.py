@@ -3,12 +3,11 @@
 Same names and fields as there; convert.py translates.
 """
 
-from dataclasses import dataclass
-
 from deadpool.proto.messages import NO_STEP, RankCalls
+from deadpool.proto.messages.message import message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RankStatus:
     """`step`: in progress, of all ranks at one moment, about a heartbeat ago. `step_s`: of its last steps, in the mean; 0 before
     any. `wait_s`: of that, with a collective under way, which is when it waits for others; -1 where that is not known.
@@ -26,7 +25,7 @@ class RankStatus:
     slow_times: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class NodeStatus:
     """`role`: member | draining (its ranks will move as soon as a spare is hot for them) | spare | drained (a person wants it
     free) | faulty (alive, but not trusted with ranks) | lost.
@@ -65,7 +64,7 @@ class NodeStatus:
     keeps: tuple[int, ...] = ()  # the ranks of other nodes whose replicas are here, in this generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class PhaseTimes:
     """Seconds of each phase of one recovery; their sum is total_s. `quiesce` lasts until survivors and joiners are prepared."""
 
@@ -78,7 +77,7 @@ class PhaseTimes:
     first_step: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SpentTimes:
     """Seconds of the job by what they went into; all but `node_s` sum to its wall clock.
 
@@ -117,7 +116,7 @@ class SpentTimes:
         return min(1.0, members * self.productive / self.node_s) if self.node_s > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class RecoveryRecord:
     """One recovery as status and summary show it. `failure_class`: transient | permanent | planned ("class" in the JSON).
 
@@ -147,7 +146,7 @@ class RecoveryRecord:
     exposed_s: float = -1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ReportedNumber:
     """What the script has reported under this name (guard.report), the newest value of its lowest rank that has."""
 
@@ -155,7 +154,7 @@ class ReportedNumber:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JobStatus:
     """`phase`: assemble | start | run | recover | finish | end.
 
@@ -197,33 +196,33 @@ class JobStatus:
     domains_lost_max: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class StatusRequest:
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class EventsRequest:
     """`follow`: keep the stream open for events to come."""
 
     follow: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class EventLine:
     """One change as one JSON object: {"time", "event", "generation", ...}; the same line as in events.jsonl."""
 
     json: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class InjectRequest:
     kind: str
     target: int
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DrainRequest:
     """`node`: its name, or its launch index. `undo`: it may have ranks again.
 
@@ -236,17 +235,17 @@ class DrainRequest:
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class StopRequest:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DiagnoseRequest:
     """What do the ranks wait for? Nothing is done about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Diagnosis:
     """What the ranks were in, on each node at a moment of its own. `missing`: nodes that have not answered in time.
 
@@ -259,7 +258,7 @@ class Diagnosis:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Done:
     """`error` is "" when the request was carried out."""
 

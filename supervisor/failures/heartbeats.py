@@ -63,8 +63,8 @@ class HeartbeatMonitor:
     def heard(self, node_id: str, *, now_s: float, ago_s: float = 0.0) -> None:
         """Any message of the node counts, not only heartbeats. `ago_s`: since its relay has heard it."""
         at_s, known = self.attended_s(now_s) - ago_s, self._nodes.get(node_id)
-        if self._expected.pop(node_id, None) is not None:
-            self._back_s = at_s
+        if self._expected.pop(node_id, None) is not None:  # how long that took says nothing of the node
+            self._back_s, known = at_s, None
         if known is None:
             self._nodes[node_id] = _Pauses(at_s)
         elif not ago_s or at_s > known.heard_s:

@@ -11,11 +11,10 @@ import dataclasses
 import json
 import os
 import typing
+from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-from google.protobuf import json_format
 
 from deadpool.host.console import tell
 from deadpool.proto import convert
@@ -127,21 +126,42 @@ class Journal:
 
 
 def heartbeats_line(heartbeats: Iterable[tuple[FromAgent, float]], *, now_s: float) -> str:
-    """Returns the journal's line for heartbeats, each with the time at which it was heard."""
-    entries = [(at_s, each.event_id, each.node_id, base64.b64encode(_wire(each)).decode()) for each, at_s in heartbeats]
-    return json.dumps({"now_s": now_s, "heartbeats": entries}, separators=(",", ":"))
+    """Returns the journal's line for heartbeats, each with the time at which it was heard. Orders wait for it: in columns."""
+    events, at_s = zip(*heartbeats, strict=True)
+    wires = [each.wire or _wire(each) for each in events]
+    columns = {
+        "at_s": _packed("d", at_s),
+        "event_ids": _packed("q", [each.event_id for each in events]),
+        "nodes": [each.node_id for each in events],
+        "sizes": _packed("q", map(len, wires)),
+        "wires": base64.b64encode(b"".join(wires)).decode(),
+    }
+    return json.dumps({"now_s": now_s, "heartbeats": columns}, separators=(",", ":"))
 
 
-def parse_heartbeats(entries: list[list[Any]]) -> list[tuple[FromAgent, float]]:
+def parse_heartbeats(columns: dict[str, Any]) -> list[tuple[FromAgent, float]]:
     """Returns what `heartbeats_line` wrote."""
-    return [
-        (FromAgent(event_id=event_id, node_id=node_id, message=_message(base64.b64decode(wire))), at_s)
-        for at_s, event_id, node_id, wire in entries
-    ]
+    wires, end = base64.b64decode(columns["wires"]), 0
+    found = []
+    at_s, event_ids, sizes = (
+        _unpacked(kind, columns[name]) for kind, name in (("d", "at_s"), ("q", "event_ids"), ("q", "sizes"))
+    )
+    for heard_s, event_id, node_id, size in zip(at_s, event_ids, columns["nodes"], sizes, strict=True):
+        wire, end = wires[end : end + size], end + size
+        found.append((FromAgent(event_id=event_id, node_id=node_id, message=_message(wire)), heard_s))
+    return found
+
+
+def _packed(kind: str, values: Iterable[float]) -> str:
+    return base64.b64encode(array(kind, values).tobytes()).decode()
+
+
+def _unpacked(kind: str, text: str) -> "array[Any]":
+    return array(kind, base64.b64decode(text))
 
 
 def _wire(event: FromAgent) -> bytes:
-    return event.wire or bytes(convert.encode_agent_message(event.message).SerializeToString())
+    return bytes(convert.encode_agent_message(event.message, number=event.number).SerializeToString())
 
 
 def _message(wire: bytes) -> AgentMessage:
@@ -152,9 +172,13 @@ def event_line(event: Event, *, now_s: float) -> str:
     """Returns the journal's line for an event."""
     fields: dict[str, Any]
     if isinstance(event, FromAgent):
-        wire = convert.encode_agent_message(event.message)
-        message = json_format.MessageToDict(wire, preserving_proto_field_name=True)
-        fields = {"event_id": event.event_id, "node_id": event.node_id, "message": message, "number": event.number}
+        fields = {
+            "event_id": event.event_id,
+            "node_id": event.node_id,
+            "number": event.number,
+            "message": type(event.message).__name__,
+            "wire": base64.b64encode(event.wire or _wire(event)).decode(),
+        }
     else:
         fields = dataclasses.asdict(event)
     return json.dumps({"now_s": now_s, "event": {"type": type(event).__name__, **fields}}, separators=(",", ":"))
@@ -164,6 +188,6 @@ def parse_event(fields: dict[str, Any]) -> Event:
     """Returns the event that `event_line` wrote."""
     kind = _KINDS[fields.pop("type")]
     if kind is FromAgent:
-        wire = json_format.ParseDict(fields["message"], agent_pb2.AgentMessage())
-        fields["message"] = convert.decode_agent_message(wire)
+        fields["wire"] = base64.b64decode(fields["wire"])
+        fields["message"] = _message(fields["wire"])
     return kind(**fields)

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from deadpool.proto.messages import Order
+from deadpool.proto.messages.message import message
 
 Value = str | int | float | bool | tuple[int, ...] | tuple[str, ...] | dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SendOrder:
     """`number`: counts the orders to this agent (session.py); 0 for Welcome."""
 

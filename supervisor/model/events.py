@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 from deadpool.proto.messages import AgentMessage
+from deadpool.proto.messages.message import message as declared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared
 class FromAgent:
     """A message on the newest stream of this node's agent (older streams' messages never get here).
 

@@ -79,7 +79,8 @@ class Rank:
 class Roster:
     """`seats[node_rank]`: the node that plays it, None when vacant. `retired`: (node, pid) of processes that were replaced.
 
-    `live_count`: nodes whose agents are connected. `named_by`: launch index -> node.
+    `live_count`: nodes whose agents are connected. `named_by`: launch index -> node. `joiners`, `stopped`: the ranks that
+    are joining, and whose processes are stopped, so that nobody has to look for them among all.
     """
 
     nproc_per_node: int
@@ -90,6 +91,8 @@ class Roster:
     conversations: int = 0  # with agents, that have begun
     live_count: int = 0
     named_by: dict[int, str] = field(default_factory=dict)
+    joiners: set[int] = field(default_factory=set)
+    stopped: set[int] = field(default_factory=set)
 
     @classmethod
     def empty(cls, *, nnodes: int, nproc_per_node: int) -> "Roster":
@@ -192,14 +195,28 @@ class Roster:
 
     def gone(self, rank: Rank) -> None:
         """The rank has no process."""
-        rank.pid, rank.present, rank.joining, rank.done = 0, False, False, False
+        rank.pid, rank.present, rank.done = 0, False, False
         rank.finished = rank.reopened = False
-        rank.joined_s = rank.stopped_s = None
+        rank.joined_s = None
+        self.joins_no_more(rank)
+        self.stop_seen(rank, None)
+
+    def joins_no_more(self, rank: Rank) -> None:
+        """The rank's process is prepared, or has ended: nobody waits any more for it to be so the first time."""
+        rank.joining = False
+        self.joiners.discard(rank.rank)
+
+    def stop_seen(self, rank: Rank, at_s: float | None) -> None:
+        """The rank's process is known to be stopped since then; None: it is not."""
+        rank.stopped_s = at_s
+        (self.stopped.discard if at_s is None else self.stopped.add)(rank.rank)
 
     def give_process(self, rank: Rank, *, generation: int, now_s: float, joining: bool) -> None:
         """A new process is ordered for the rank."""
         self.retire(rank)
         rank.since, rank.present, rank.joining, rank.assigned_at_s = generation, True, joining, now_s
+        if joining:
+            self.joiners.add(rank.rank)
 
     def yields(self, rank: Rank, yielded: int) -> None:
         """The rank's process has said so, or has left it behind; one that has not gone live knows nothing of its predecessor."""

@@ -93,6 +93,10 @@ def _seats(state: JobState) -> Iterator[str]:
 
 def _ranks(state: JobState) -> Iterator[str]:
     roster = state.roster
+    if roster.joiners != {rank.rank for rank in roster.ranks if rank.joining}:
+        yield f"ranks {roster.joiners} are said to be joining"
+    if roster.stopped != {rank.rank for rank in roster.ranks if rank.stopped_s is not None}:
+        yield f"ranks {roster.stopped} are said to be stopped"
     for rank in roster.ranks:
         if rank.present and rank.node_id not in roster.seats:
             yield f"rank {rank.rank} has a process on {rank.node_id}, which has no seat"

@@ -126,7 +126,7 @@ def prepared(state: JobState, message: RankPrepared, node_id: str, *, now_s: flo
     attempt, rank = state.recovery.attempt, state.roster.ranks[message.rank]
     if rank.joining:
         state.built(rank, now_s)
-    rank.joining = False
+        state.roster.joins_no_more(rank)
     if attempt is None or attempt.stage not in (Stage.SPARE, Stage.QUIESCE, Stage.PLAN):
         return
     if message.outside:

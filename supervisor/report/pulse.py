@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
 
@@ -14,8 +15,7 @@ _STEP_TIMES = 60
 _CLOCKS_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class StepPoint:
+class StepPoint(NamedTuple):
     """A rank began this step then; its counters were these."""
 
     began_s: float

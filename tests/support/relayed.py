@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class RelayedJob:
         discovery = SharedDiscovery(self.folder)
         for index in range(_NODES + _SPARES):
             relay = Relay(f"node{index}", "127.0.0.1", self._token)
-            agent = SimulatedAgent(index, range(index, index + 1), _NODES, discovery, self._token, relay=relay)
+            link = partial(SupervisorLink, discovery, self._token, relay=relay)
+            agent = SimulatedAgent(index, range(index, index + 1), _NODES, link)
             relay.beats_s = agent.beat_every_s = 0.3
             relay.silence_s, link_of(agent).patience_s = 1.0, 0.5
             self.agents.append(agent)

@@ -61,8 +61,8 @@ def test_only_the_last_heartbeat_before_an_event_is_written(tmp_path: Path) -> N
     scene = _story()
     _journalled(scene, tmp_path / "journal")
     lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
-    heartbeats = [each for line in lines for each in line.get("heartbeats", [])]
-    heartbeats += [line for line in lines if "heartbeat" in line.get("event", {}).get("message", {})]
+    heartbeats = [node for line in lines for node in line.get("heartbeats", {"nodes": []})["nodes"]]
+    heartbeats += [line for line in lines if line.get("event", {}).get("message") == "Heartbeat"]
     said = [event for event, _ in scene.past if isinstance(event, FromAgent) and isinstance(event.message, messages.Heartbeat)]
     assert 0 < len(heartbeats) < len(said) / 2
 
