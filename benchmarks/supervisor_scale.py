@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import machine
 from benchmarks.simulated_agents import BEAT_S
 from deadpool.proto.config import JobConfig, to_json
+from deadpool.proto.job_dir import locked_folder
 from deadpool.proto.secret import tls_token, write_private
 from deadpool.supervisor.relays import GROUP
 
@@ -37,6 +39,8 @@ _STEADY_S = 8.0
 _SETTLE_S = 2.0
 _POLL_S = 0.05
 _SPARES = 1
+_COMMANDS = 5
+_DEADPOOL = "from deadpool.cli.main import deadpool; deadpool()"
 _HEARTBEAT_TIMEOUT_S = 3.0
 
 
@@ -154,8 +158,7 @@ class Supervisor:
 def _job(agents: int, ranks: int, *, tls: bool) -> Iterator[tuple[Path, Path]]:
     """Gives the job's folder and its logs."""
     with tempfile.TemporaryDirectory(prefix="deadpool-scale-") as folder:
-        job_dir, log_dir = Path(folder, "job"), Path(folder, "logs")
-        job_dir.mkdir()
+        log_dir = Path(folder, "logs")
         config = JobConfig(
             job_id="scale",
             nnodes=agents - _SPARES,
@@ -169,9 +172,11 @@ def _job(agents: int, ranks: int, *, tls: bool) -> Iterator[tuple[Path, Path]]:
             standalone=False,
             heartbeat_timeout_s=_HEARTBEAT_TIMEOUT_S,
         )
-        (job_dir / "job.json").write_text(to_json(config))
-        write_private(job_dir / "token", tls_token("not a secret") if tls else "not a secret")
-        yield job_dir, log_dir
+        os.environ["XDG_RUNTIME_DIR"] = folder  # where `deadpool status` looks for jobs
+        with locked_folder("scale") as job_dir:
+            (job_dir / "job.json").write_text(to_json(config))
+            write_private(job_dir / "token", tls_token("not a secret") if tls else "not a secret")
+            yield job_dir, log_dir
 
 
 def measure(agents: int, *, ranks: int, processes: int, group: int = 0, tls: bool = False) -> dict[str, Any]:
@@ -194,6 +199,7 @@ def measure(agents: int, *, ranks: int, processes: int, group: int = 0, tls: boo
             found: dict[str, Any] = {"all_welcomed_s": welcomed_s, "all_ranks_started_s": started_s}
             found |= _steady(supervisor, simulated, agents)
             found["bytes_per_agent"] = (supervisor.process().memory_info().rss - empty_bytes) // agents
+            found |= _commands(agents)
             found |= _storm(supervisor, simulated, agents)
             found |= _silence(supervisor, simulated, agents)
             found |= _failure(supervisor, simulated, agents)
@@ -217,6 +223,20 @@ def _steady(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str,
         "heartbeats_per_s": beats / lasted_s,
         "agents_cpu_share": agents_s / lasted_s,
     }
+
+
+def _commands(agents: int) -> dict[str, Any]:
+    """What a person waits for at the console: medians, from the start of the command to its end."""
+    found = {}
+    for name, arguments in {"help_s": ["--help"], "status_s": ["status"]}.items():
+        took_s = []
+        for _ in range(_COMMANDS):
+            began_s = time.monotonic()
+            subprocess.run([sys.executable, "-c", _DEADPOOL, *arguments], check=True, stdout=subprocess.DEVNULL)
+            took_s.append(time.monotonic() - began_s)
+        found[name] = statistics.median(took_s)
+    _say(agents, f"deadpool status in {found['status_s']:.2f} s, --help in {found['help_s']:.2f} s")
+    return found
 
 
 def _failure(supervisor: Supervisor, simulated: Agents, agents: int) -> dict[str, Any]:

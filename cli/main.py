@@ -106,7 +106,7 @@ def status(job_id: str | None, as_text: bool, watch: bool, holdings: bool) -> No
         from deadpool.cli import client
 
         with client.connected(found) as job:
-            console.print(_look(job, console, holdings=holdings))
+            console.print(_look(job, console, holdings=holdings), soft_wrap=not console.is_terminal)
 
 
 def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> None:

@@ -1,7 +1,7 @@
 """What `deadpool status` and `deadpool events` show a person, and the same as JSON."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from deadpool.cli.commands.ended import EndedJob
-from deadpool.cli.doctor.checks import Finding, Level
 from deadpool.cli.holdings import NOT_YET, JobHoldings
 from deadpool.cli.launcher.console import describe
 from deadpool.cli.live.frame import frame
@@ -19,6 +18,9 @@ from deadpool.host.sizes import size_text
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.vault.holdings import ranks_text
+
+if TYPE_CHECKING:
+    from deadpool.cli.doctor.checks import Finding
 
 _RECOVERIES_SHOWN = 5
 _WIDE = 240
@@ -75,8 +77,10 @@ def widen(console: Console) -> None:
         console.width = _WIDE
 
 
-def findings_view(findings: Sequence[Finding]) -> Table:
+def findings_view(findings: Sequence["Finding"]) -> Table:
     """Returns what the doctor has found, a row each."""
+    from deadpool.cli.doctor.checks import Level  # only the doctor pays for it
+
     colours = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
     table = Table("", "check", box=box.SIMPLE_HEAD)
     if any(each.node for each in findings):

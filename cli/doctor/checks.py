@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from deadpool.host.sizes import size_text
-from deadpool.proto.messages.status import JobStatus, NodeStatus
+from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.vault.holdings import ranks_text
 from deadpool.proto.vault.layout import SLOT_NAMES, snapshot_slots
 
@@ -221,12 +220,6 @@ def hot(machine: Machine, plan: DoctorPlan) -> Finding:
         return Finding(check="memory", level=Level.OK, found=f"{found} (and what is on GPUs, there)", advice=advice)
     level = Level.FAIL if needed > free else Level.WARN if 2 * needed > free else Level.OK
     return Finding(check="memory", level=level, found=found, advice="" if level is Level.OK else "keep fewer of them hot")
-
-
-def hot_text(node: NodeStatus) -> str:
-    """Returns for which ranks this node has hot stand-ins, and what memory they have to themselves."""
-    device = f", {size_text(node.hot_device_bytes)} of GPUs" if node.hot_device_bytes else ""
-    return f"{', '.join(map(str, node.hot_ranks))} ({size_text(node.hot_bytes)}{device})"
 
 
 def clock(node: str, ahead_s: float, uncertain_s: float = 0.0) -> Finding:

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 
 from deadpool.cli.doctor import checks, probes, throughput
-from deadpool.cli.doctor.checks import DoctorPlan, Finding, Level, Machine, hot_text
+from deadpool.cli.doctor.checks import DoctorPlan, Finding, Level, Machine
+from deadpool.cli.live.standing import hot_text
 from deadpool.cli.nodes.ssh import failure, output_of, ssh_command
 from deadpool.host.addresses import interface_address
 from deadpool.host.errors import ConfigError, DeadpoolError

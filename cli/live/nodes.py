@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from deadpool.cli.doctor.checks import hot_text
 from deadpool.cli.live.marks import Glyphs, short, short_seconds
-from deadpool.cli.live.standing import NodeStanding, Standing, counts, own_s, slow_ranks, standings
+from deadpool.cli.live.standing import NodeStanding, Standing, counts, hot_text, own_s, slow_ranks, standings
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus
 from deadpool.proto.vault.holdings import ranks_text

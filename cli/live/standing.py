@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from deadpool.host.sizes import size_text
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus
 
 _SILENT_S = 2.0  # heartbeats come once a second
@@ -90,3 +91,9 @@ def _standing(node: NodeStatus, slow: dict[int, float], most: int, hooked: bool)
 def counts(found: Sequence[NodeStanding]) -> list[tuple[Standing, int]]:
     """Returns how many nodes stand how, in the order of standings."""
     return [(each, sum(one.standing is each for one in found)) for each in Standing if any(one.standing is each for one in found)]
+
+
+def hot_text(node: NodeStatus) -> str:
+    """Returns for which ranks this node has hot stand-ins, and what memory they have to themselves."""
+    device = f", {size_text(node.hot_device_bytes)} of GPUs" if node.hot_device_bytes else ""
+    return f"{', '.join(map(str, node.hot_ranks))} ({size_text(node.hot_bytes)}{device})"

@@ -46,6 +46,21 @@ def test_slurm_s_scripts_can_be_printed(capfd: pytest.CaptureFixture[str]) -> No
     assert capfd.readouterr().out == (folder / "train.sbatch").read_text()
 
 
+def test_what_a_command_shows_imports_nothing_that_only_others_need() -> None:
+    program = "import sys, deadpool.cli.commands.tables, deadpool.cli.client; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    unneeded = {
+        "torch",
+        "numpy",
+        "psutil",
+        "prometheus_client",
+        "deadpool.cli.doctor.checks",
+        "deadpool.supervisor",
+        "deadpool.agent",
+    }
+    assert not unneeded & set(done.stdout.split())
+
+
 @pytest.mark.parametrize("command", ["deadpool.cli.main", "deadpool.cli.launch"])
 def test_help_imports_nothing_heavy(command: str) -> None:
     program = f"import sys, {command} as command; command.run(['--help']); print(*sys.modules, file=sys.stderr)"
