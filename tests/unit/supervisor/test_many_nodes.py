@@ -4,6 +4,7 @@ from supervising import Scene
 
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, Slot, SlotKind
+from deadpool.supervisor.deadlines import deadlines
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.relays import GROUP, Relays
 
@@ -36,6 +37,7 @@ def test_a_node_of_16384_is_lost() -> None:
     scene.lose(lost)
     assert len(scene.took(messages.Quiesce)) == NODES
     assert [node for node, _ in scene.took(messages.Assign)] == [NODES]
+    assert len(deadlines(scene.state)) == 2  # of the joiner, and of all others
     scene.open_store()
     for rank in range(NODES):
         live = _STEP if rank != lost else NO_STEP

@@ -170,3 +170,12 @@ def test_who_is_expected_back_is_waited_for_while_others_still_come() -> None:
     for back in range(8):
         silence.heard(str(back), now_s=17.5)
     assert _check(silence, 18.3) == ["8"], "a timeout after the last one that came back"
+
+
+def test_how_long_the_way_back_took_says_nothing_of_the_node() -> None:
+    """It was the supervisor, or the relay, that was away: a pause of that time is no reason for more patience with the node."""
+    silence = HeartbeatMonitor(timeout_s=3.0, now_s=0.0)
+    for node in ("a", "b"):
+        silence.expect(node, now_s=0.0, within_s=0.0)
+        silence.heard(node, now_s=2.5)
+    assert silence.limit_s("b", now_s=2.5) == 3.0
