@@ -35,6 +35,7 @@ from benchmarks.launched import Launched
 from benchmarks.overhead import rate
 from benchmarks.stats import quantile, summarize
 from deadpool.host.errors import DeadpoolError
+from deadpool.trainer_hooks.device import CudaDevice
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.protection.copy_engine import as_bytes
 from deadpool.trainer_hooks.protection.device_engine import engine_for
@@ -186,6 +187,30 @@ def reforms(device: torch.device) -> dict[str, Any]:
     }
 
 
+def own_time(device: torch.device) -> dict[str, Any]:
+    """Returns what the clock of calls says of steps that compute long and wait for nobody: nearly all is the rank's own."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    on_gpu = CudaDevice(device) if device.type == "cuda" else None
+    groups = Groups(record=None, host="127.0.0.1", on_broken=lambda _generation, _error: None, device=on_gpu)
+    groups.init_default(rank=0, world_size=1, generation=1, store=TCPStore("127.0.0.1", store.port, is_master=False))
+    matrix = torch.rand(4096 if on_gpu else 256, 4096 if on_gpu else 256, device=device) / 4096
+    try:
+        dist.all_reduce(matrix)
+        synchronize(device)
+        before_ns, began_s = groups.call_time.total_ns(), time.perf_counter()
+        for _ in range(20):
+            for _ in range(10):
+                matrix = matrix @ matrix
+            dist.all_reduce(matrix)
+        synchronize(device)
+        wall_s = time.perf_counter() - began_s
+        calls_s = (groups.call_time.total_ns() - before_ns) / 1e9
+    finally:
+        groups.close()
+        dist.destroy_process_group()
+    return {"ok": groups.call_time.known and 0 < calls_s < wall_s, "wall_s": round(wall_s, 4), "calls_s": round(calls_s, 4)}
+
+
 # ---------------------------------------------------------------- the time of a step
 
 
@@ -297,6 +322,7 @@ def main() -> int:
             "copies": lambda: copies(device, sizes),
             "small copies": lambda: small_copies(device, sizes),
             "aborted steps": lambda: aborted_steps(device),
+            "own time": lambda: own_time(device),
             "reforms": lambda: reforms(device),
             "steps": lambda: step_times(sizes, folder),
             "failures": lambda: failures(folder),

@@ -48,6 +48,11 @@ class Device(Protocol):
         """Makes host memory fit for copies that the host does not wait for, until this very tensor is freed."""
 
 
+def own_gpu() -> "CudaDevice | None":
+    """Returns the GPU that this process computes on; None where there is none."""
+    return CudaDevice(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
+
+
 class CudaDevice:
     def __init__(self, device: torch.device) -> None:
         self._device = device

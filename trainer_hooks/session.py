@@ -43,6 +43,7 @@ from deadpool.proto.messages import (
 )
 from deadpool.proto.secret import read_private
 from deadpool.proto.version import own_version
+from deadpool.trainer_hooks.device import own_gpu
 from deadpool.trainer_hooks.fault_injection import PendingInjections
 from deadpool.trainer_hooks.first_values import FirstValues
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
@@ -132,6 +133,7 @@ class Session:
             on_muted=self.muted_call,
             before_abort=self._abort_begins,
             gloo_alone=gloo_alone,
+            device=None if gloo_alone else own_gpu(),
         )
         with self.changed:
             self.groups = groups

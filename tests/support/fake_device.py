@@ -91,6 +91,11 @@ class FakeDevice:
         """Puts work on the stream of the training."""
         self._put(work, beside=False)
 
+    def spend(self, seconds: int) -> None:
+        """The stream of the training computes for so long."""
+        for _ in range(seconds):
+            self.compute(lambda: None)
+
     def collective(self) -> Collective:
         collective = Collective()
         self._put(collective, beside=False)

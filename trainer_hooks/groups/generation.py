@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from deadpool.proto.call_record import CallRecord
+from deadpool.trainer_hooks.groups.call_time import CallTime
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.inner import InnerGroup, abort
 
@@ -48,11 +49,12 @@ class Generation:
         on_broken: Callable[[int, str], None],
         on_muted: Callable[[], None] = lambda: None,
         before_abort: Callable[[], None] = lambda: None,
+        call_time: CallTime | None = None,
     ) -> None:
         self.number = number
         self.on_muted = on_muted  # before a work that the break has settled is taken for done by whoever waits for it
         self.broken = False
-        self.call_time = CallTime()
+        self.call_time = call_time or CallTime()
         self._inners: dict[InnerGroup, Calls] = {}
         self.pending: dict[int, PendingWork] = {}
         self._on_broken, self._before_abort = on_broken, before_abort
@@ -173,35 +175,6 @@ class Generation:
         daemons.run(free, f"freeing of generation {self.number}'s groups")
 
 
-class CallTime:
-    """For how long this process has had a call under way, whichever group it is of; whatever it has computed meanwhile.
-
-    `known`: not for calls that end on a device, of which nobody is told when they end.
-    """
-
-    def __init__(self) -> None:
-        self.known = True
-        self._lock = threading.Lock()
-        self._under_way = 0
-        self._since_ns = self._total_ns = 0
-
-    def entered(self) -> None:
-        with self._lock:
-            if self._under_way == 0:
-                self._since_ns = time.monotonic_ns()
-            self._under_way += 1
-
-    def completed(self) -> None:
-        with self._lock:
-            self._under_way -= 1
-            if self._under_way == 0:
-                self._total_ns += time.monotonic_ns() - self._since_ns
-
-    def total_ns(self) -> int:
-        with self._lock:
-            return self._total_ns + (time.monotonic_ns() - self._since_ns if self._under_way else 0)
-
-
 class Calls:
     """Counts one group's calls of one generation, in the call record if there is one. `place`: (rank, size) in the group.
 
@@ -225,8 +198,10 @@ class Calls:
         if self._record is not None:
             self._record.entered(self._row, operation, number)
 
-    def complete(self) -> None:
+    def complete(self, *, on_device: bool = False) -> None:
+        """`on_device`: the host has been through with the call long before (CallTime)."""
         number = next(self._completed)
-        self.call_time.completed()
+        if not on_device:
+            self.call_time.completed()
         if self._record is not None:
             self._record.completed(self._row, number)

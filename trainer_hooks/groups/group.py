@@ -257,6 +257,7 @@ class Group(dist.ProcessGroup):
         if begun is None or opened is None or opened[1] is not begun:
             self._registry.on_muted()
             return self._muted_work([])
+        opened[3].enter(b"coalesced")
         try:
             return StreamWork(opened[2], opened[3], begun._end_coalescing(device), "coalesced", ())
         except RuntimeError as error:

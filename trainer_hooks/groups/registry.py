@@ -21,8 +21,10 @@ from torch.distributed.constants import default_pg_timeout
 from deadpool.host.errors import UnavailableError
 from deadpool.proto.call_record import CallRecord
 from deadpool.trainer_hooks import torch_internals
+from deadpool.trainer_hooks.device import Device
 from deadpool.trainer_hooks.groups import torch_patches
-from deadpool.trainer_hooks.groups.generation import CallTime, Generation
+from deadpool.trainer_hooks.groups.call_time import CallTime
+from deadpool.trainer_hooks.groups.generation import Generation
 from deadpool.trainer_hooks.groups.group import BACKEND, Group
 from deadpool.trainer_hooks.groups.inner import Membership
 from deadpool.trainer_hooks.groups.messages import Messages
@@ -51,14 +53,15 @@ class Groups:
         on_muted: Callable[[], None] = lambda: None,
         before_abort: Callable[[], None] = lambda: None,
         gloo_alone: bool = False,
+        device: Device | None = None,
     ) -> None:
         """`host`: the address that this node's Gloo listens on. `on_broken(generation, error)` is called, from any
         thread, when a collective fails by itself: before its generation breaks; more than once when several fail at a time.
         `on_muted()` is called, by the thread that calls, before a call returns without having communicated; it may not return.
         `before_abort()` is called, from any thread, when a generation breaks, before its operations in flight are cut off.
-        `gloo_alone`: without NCCL, for ranks that share a GPU.
+        `gloo_alone`: without NCCL, for ranks that share a GPU. `device`: on which NCCL's calls end, to time them.
         """
-        self._gloo_alone = gloo_alone
+        self._gloo_alone, self._device = gloo_alone, device
         self.record = record
         self.on_muted = on_muted
         self.store = GenerationStore(on_muted)  # what c10d keeps as its default store
@@ -246,7 +249,8 @@ class Groups:
                 self._reforming = None
 
     def _new_generation(self, number: int) -> Generation:
-        return Generation(number, self._on_broken, self.on_muted, self._before_abort)
+        call_time = CallTime(self._device)
+        return Generation(number, self._on_broken, self.on_muted, self._before_abort, call_time)
 
     def _count_from(self, generation: int, reopened: Counter[str]) -> None:
         """Numbers the groups made from here on as all ranks do: ours after those that were opened again, c10d's own as well."""

@@ -87,6 +87,7 @@ class GroupWork(dist.Work):
     """
 
     only_reads = False
+    on_device = False
 
     def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__()
@@ -220,7 +221,7 @@ class GroupWork(dist.Work):
             self._error, self._settled = error, settled
             self._ended = True
         if not settled:
-            self.calls.complete()
+            self.calls.complete(on_device=self.on_device)
         self._resolve()
 
     def _resolve(self) -> None:
@@ -298,22 +299,31 @@ class ThreadWork(GroupWork):
 class StreamWork(GroupWork):
     """NCCL's works. They end on the device; the generation's sweep notices it."""
 
+    on_device = True
+
     def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__(generation, calls, inner, operation, args)
-        calls.call_time.known = False
+        calls.call_time.completed()  # as far as the host goes
+        self._begun = calls.call_time.mark()
         generation.watch(self)
 
     def _wait_until_ended(self, deadline_s: float | None) -> None:
         inner = self._inner
         if inner is None:
             return
+        begun = self.calls.call_time.mark()
         try:
             inner.wait()
         except RuntimeError as error:
             self._inner_done(error)
+        self.calls.call_time.waited(begun)
 
     def _follow(self, inner: dist.Work) -> None:
-        inner.get_future().add_done_callback(lambda _: self._resolve())  # immediately, on streams that the device orders
+        def done(_: "Future[Any]") -> None:  # immediately, on streams that the device orders
+            self.calls.call_time.waited(self._begun)
+            self._resolve()
+
+        inner.get_future().add_done_callback(done)
 
 
 def call_in_daemon(generation: Generation, operation: str, call: Callable[[], object]) -> None:

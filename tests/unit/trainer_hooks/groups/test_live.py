@@ -14,7 +14,8 @@ from torch._C._distributed_c10d import TCPStore
 
 from deadpool.proto.call_record import CallRecord, GroupCalls
 from deadpool.trainer_hooks.groups import sockets
-from deadpool.trainer_hooks.groups.generation import Calls, CallTime, Generation
+from deadpool.trainer_hooks.groups.call_time import CallTime
+from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.group import Group
 from deadpool.trainer_hooks.groups.inner import InnerGroup
 from deadpool.trainer_hooks.groups.registry import Groups
