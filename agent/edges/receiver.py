@@ -1,19 +1,30 @@
 """The receiver of an MPI pair: passes requests on to its node's agent, and writes the data into the slot that this names."""
 
 import contextlib
+import json
 import mmap
 import select
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deadpool.agent.edges.sender import pieces_of
+from deadpool.agent.edges.sender import slices_of
 from deadpool.agent.edges.transfer import CHUNK_BYTES, SILENCE_S, Transfer
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import to_frame
-from deadpool.proto.vault.edge import BUSY_EVERY_S, STALL_S, VAULT_SOCKET, Mappings, connect_in, receive_frame
+from deadpool.proto.vault.edge import (
+    BUSY_EVERY_S,
+    STALL_S,
+    VAULT_SOCKET,
+    Mappings,
+    Piece,
+    chunks_of,
+    connect_in,
+    pieces_in,
+    receive_frame,
+)
 from deadpool.proto.vault.layout import HEADER_BYTES
 from deadpool.proto.vault.wire import Put, send_end_of_pieces, send_piece_header, send_request
 
@@ -30,33 +41,39 @@ class EdgeReceiver:
             request = self._transfer.receive_frame(self._silence_s)
             if "put" not in request:
                 continue
+            answer: dict[str, object]
             try:
-                error = self._put(Put(**request["put"]))
-            except (ProtocolError, OSError) as lost:
-                error = f"the agent's connection: {lost}"
-            if error and self._agent is not None:
+                answer = {"error": self._put(Put(**request["put"]))}
+            except (ProtocolError, OSError) as error:
+                answer = {"lost": f"at the receiver: {error}"}
+            if answer != {"error": ""} and self._agent is not None:
                 self._agent.close()
                 self._agent = None
-            self._transfer.send_frame({"error": error})
+            self._transfer.send_frame(answer)
 
     def _put(self, put: Put) -> str:
-        """Returns why the replica is not sealed, "" when it is."""
-        rest = bytearray(put.tables_bytes + HEADER_BYTES)
-        self._transfer.receive(iter(pieces_of(memoryview(rest))))
+        """Returns why the agent has refused the replica, "" once it is sealed. ProtocolError, OSError: nobody has refused it."""
         agent = self._connection()
         send_request(agent, put)
-        if error := self._heard()["error"]:
-            return str(error)
+        begun = self._heard()
+        if begun["error"]:
+            return str(begun["error"])
+        self._transfer.send_frame(begun)
+        told = self._transfer.receive_frame(SILENCE_S)
+        if "given_up" in told:
+            raise ProtocolError("the rank has gone")
+        listed, rest = bytearray(int(told["listed_bytes"])), bytearray(put.tables_bytes + HEADER_BYTES)
+        self._transfer.receive(iter([*slices_of(memoryview(listed)), *slices_of(memoryview(rest))]))
+        pieces = pieces_in(json.loads(listed), put.data_bytes)
         agent.sendall(rest[: put.layout_bytes])
-        send_piece_header(agent, 0, put.data_bytes)
         answer = self._heard()
         if "file" not in answer:
             return str(answer["error"])
-        landing = _WrittenSlot(self._connection(), self._mappings.of(Path(str(answer["file"]))), int(str(answer["offset"])))
-        self._transfer.send_frame({"go": True})
-        self._transfer.receive(landing.places(put.data_bytes), landing.landed)
+        landing = _WrittenSlot(agent, self._mappings.of(Path(str(answer["file"]))), int(str(answer["offset"])))
+        self._transfer.send_frame({"error": ""})
+        self._transfer.receive(landing.places(pieces), landing.landed)
         if landing.stopped:
-            return "interrupted by the agent"
+            raise ProtocolError("interrupted by the agent")
         send_end_of_pieces(agent)
         agent.sendall(rest[put.layout_bytes :])
         return str(self._heard()["error"])
@@ -81,34 +98,36 @@ class _WrittenSlot:
     def __init__(self, agent: socket.socket, memory: memoryview, offset: int) -> None:
         self._agent, self._memory, self._offset = agent, memory, offset
         self._posted = self._landed = 0  # bytes of the slot
-        self._sizes: deque[int] = deque()  # of the pieces that are to land there
+        self._coming: deque[tuple[int, Piece | None]] = deque()  # bytes of the chunks; of which piece the first one is
         self.stopped = False
 
-    def places(self, size_bytes: int) -> Iterator[memoryview]:
-        """Yields the place of each piece, in order."""
-        for begin in range(0, size_bytes, CHUNK_BYTES):
-            size = min(CHUNK_BYTES, size_bytes - begin)
-            if not self.stopped and select.select([self._agent], [], [], 0)[0]:  # it has closed its half
-                self.stopped = True
-                self._tell_if_stopped()
-            if self.stopped:
-                yield memoryview(bytearray(size))
-                continue
-            self._posted += size
-            self._sizes.append(size)
-            yield self._memory[self._offset + begin : self._offset + begin + size]
+    def places(self, pieces: Sequence[Piece]) -> Iterator[memoryview]:
+        """Yields the place of each chunk, in order."""
+        for piece in pieces:
+            for chunk in chunks_of([piece], CHUNK_BYTES):
+                if not self.stopped and select.select([self._agent], [], [], 0)[0]:  # it has closed its half
+                    self.stopped = True
+                    self._close_if_stopped()
+                if self.stopped:
+                    yield memoryview(bytearray(chunk.size_bytes))
+                    continue
+                self._posted += chunk.size_bytes
+                self._coming.append((chunk.size_bytes, piece if chunk.to_offset == piece.to_offset else None))
+                begin = self._offset + chunk.to_offset
+                yield self._memory[begin : begin + chunk.size_bytes]
 
     def landed(self) -> None:
-        """The next piece has come."""
-        if self._sizes:
-            self._landed += self._sizes.popleft()
-            self._tell({"landed": self._landed})
-            self._tell_if_stopped()
+        """The next chunk has come."""
+        if self._coming:
+            size_bytes, begun = self._coming.popleft()
+            self._landed += size_bytes
+            with contextlib.suppress(OSError):  # then it is gone, and this process with it
+                if begun is not None:
+                    send_piece_header(self._agent, begun.to_offset, begun.size_bytes)
+                self._agent.sendall(to_frame({"landed": self._landed}))
+            self._close_if_stopped()
 
-    def _tell_if_stopped(self) -> None:
+    def _close_if_stopped(self) -> None:
         if self.stopped and self._landed == self._posted:
-            self._tell({"stopped": True})
-
-    def _tell(self, fields: dict[str, object]) -> None:
-        with contextlib.suppress(OSError):  # then it is gone, and this process with it
-            self._agent.sendall(to_frame(fields))
+            with contextlib.suppress(OSError):
+                self._agent.shutdown(socket.SHUT_WR)

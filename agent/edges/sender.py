@@ -2,18 +2,27 @@
 
 import contextlib
 import dataclasses
+import json
 import mmap
 import select
 import socket
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from deadpool.agent.edges.transfer import CHUNK_BYTES, HERE_EVERY_S, Transfer
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import receive_exactly, to_frame
-from deadpool.proto.vault.edge import BUSY_EVERY_S, STALL_S, Mappings, edge_name, listen_in, receive_frame
+from deadpool.proto.vault.edge import (
+    BUSY_EVERY_S,
+    STALL_S,
+    Mappings,
+    chunks_of,
+    edge_name,
+    listen_in,
+    pieces_in,
+    receive_frame,
+)
 from deadpool.proto.vault.layout import HEADER_BYTES
 from deadpool.proto.vault.wire import Put, Reply, receive_request, send_reply
 
@@ -29,7 +38,6 @@ class EdgeSender:
         self._listener = listen_in(vault, path.name)
         self._clients: list[socket.socket] = []
         self._mappings = Mappings(mmap.ACCESS_READ)
-        self._gathered = [bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)]
         self._busy_said_s = 0.0
 
     def serve(self, agent: socket.socket) -> None:
@@ -60,26 +68,49 @@ class EdgeSender:
         client.close()
 
     def _put(self, client: socket.socket, put: Put) -> Reply:
-        where = receive_frame(client)
-        rest = receive_exactly(client, put.tables_bytes + HEADER_BYTES)
-        memory = self._mappings.of(Path(str(where["file"])))
-        ranges = [(int(begin), int(size)) for begin, size in cast("list[list[int]]", where["ranges"])]
-        if sum(size for _, size in ranges) != put.data_bytes or any(begin + size > len(memory) for begin, size in ranges):
-            raise ProtocolError("the ranges are not the data")
         self._transfer.send_frame({"put": dataclasses.asdict(put)})
-        self._transfer.send(iter(pieces_of(memoryview(rest))))
+        begun = self._answer()
+        if begun["error"]:
+            return Reply(error=str(begun["error"]))
+        try:
+            send_reply(client, Reply(held_generation=begun["held_generation"], held_step=begun["held_step"]))
+            self._await(client)
+            where = receive_frame(client)
+            rest = receive_exactly(client, put.tables_bytes + HEADER_BYTES)
+            pieces = pieces_in(where.get("pieces"), put.data_bytes)
+            memory = self._mappings.of(Path(str(where.get("file")))) if pieces else memoryview(b"")
+            if any(each.offset + each.size_bytes > len(memory) for each in pieces):
+                raise ProtocolError("the pieces do not lie in the file")
+        except (ProtocolError, OSError):
+            self._transfer.send_frame({"given_up": True})
+            with contextlib.suppress(ProtocolError):
+                self._answer()
+            raise
+        listed = json.dumps(pieces).encode()
+        self._transfer.send_frame({"listed_bytes": len(listed)})
+        self._transfer.send(iter([*slices_of(memoryview(listed)), *slices_of(memoryview(rest))]))
         answer = self._answer()
-        if "go" not in answer:
+        if answer["error"]:
             return Reply(error=str(answer["error"]))
-        self._transfer.send(scattered_pieces(memory, ranges, self._gathered))
+        chunks = chunks_of(pieces, CHUNK_BYTES)
+        self._transfer.send(memory[each.offset : each.offset + each.size_bytes] for each in chunks)
         return Reply(error=str(self._answer()["error"]))
 
-    def _answer(self) -> dict[str, object]:
-        """Returns the receiver's answer; it says from time to time that it is still at work."""
-        while True:
-            answer = self._transfer.receive_frame(STALL_S)
-            if "busy" not in answer:
-                return answer
+    def _await(self, client: socket.socket) -> None:
+        """Returns when the rank says something, which it does immediately; ProtocolError when it is stopped."""
+        until_s = time.monotonic() + STALL_S
+        while not select.select([client], [], [], BUSY_EVERY_S)[0]:
+            self._say_busy()
+            if time.monotonic() > until_s:
+                raise ProtocolError("the rank is silent")
+
+    def _answer(self) -> dict[str, Any]:
+        """Returns the receiver's answer; it says from time to time that it is still at work. ProtocolError: it has no agent's."""
+        while "busy" in (answer := self._transfer.receive_frame(STALL_S)):
+            pass
+        if "lost" in answer:
+            raise ProtocolError(answer["lost"])
+        return answer
 
     def _say_busy(self) -> None:
         """To the ranks that wait, between two polls: this process lives."""
@@ -92,34 +123,5 @@ class EdgeSender:
                 client.send(to_frame({"busy": True}), socket.MSG_DONTWAIT)
 
 
-def scattered_pieces(
-    memory: memoryview, ranges: Sequence[tuple[int, int]], gathered: Sequence[bytearray], piece_bytes: int = CHUNK_BYTES
-) -> Iterator[memoryview]:
-    """Yields the bytes of the ranges (offset, bytes) in pieces of the sizes that `pieces_of` gives: the memory itself where one
-    lies in one range, else gathered in these buffers by turns.
-    """
-    left = [(begin, size) for begin, size in reversed(ranges) if size]
-    turn = 0
-    while left:
-        begin, size = left.pop()
-        taken = min(size, piece_bytes)
-        if size > taken:
-            left.append((begin + taken, size - taken))
-        if taken == piece_bytes or not left:
-            yield memory[begin : begin + taken]
-            continue
-        buffer, turn = memoryview(gathered[turn]), (turn + 1) % len(gathered)
-        buffer[:taken] = memory[begin : begin + taken]
-        filled = taken
-        while left and filled < piece_bytes:
-            begin, size = left.pop()
-            taken = min(size, piece_bytes - filled)
-            buffer[filled : filled + taken] = memory[begin : begin + taken]
-            filled += taken
-            if size > taken:
-                left.append((begin + taken, size - taken))
-        yield buffer[:filled]
-
-
-def pieces_of(memory: memoryview, piece_bytes: int = CHUNK_BYTES) -> list[memoryview]:
-    return [memory[begin : begin + piece_bytes] for begin in range(0, len(memory), piece_bytes)]
+def slices_of(memory: memoryview, slice_bytes: int = CHUNK_BYTES) -> list[memoryview]:
+    return [memory[begin : begin + slice_bytes] for begin in range(0, len(memory), slice_bytes)]

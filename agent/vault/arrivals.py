@@ -21,7 +21,7 @@ class TcpArrival:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def begin(self, path: Path, offset: int, size_bytes: int) -> None:
+    def begin(self, path: Path, offset: int) -> None:
         """Nobody but the caller writes to that place."""
 
     def fill(self, target: memoryview) -> None:
@@ -31,7 +31,7 @@ class TcpArrival:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def end(self) -> None:
+    def end(self, *, complete: bool) -> None:
         """What has not come stays in the connection."""
 
 
@@ -59,15 +59,16 @@ def arrived(
         layout = Layout.from_bytes(bytes(raw[: put.layout_bytes]))
     except (ValueError, TypeError) as error:
         raise SnapshotError(f"{said}: its layout is torn") from error
-    items, come_bytes = ArrivingItems(layout, data), 0
-    arrival.begin(path, put.data_offset, put.data_bytes)
+    items, come_bytes, complete = ArrivingItems(layout, data), 0, False
+    arrival.begin(path, put.data_offset)
     try:
         for begin, end in _steps(connection, put):
             arrival.fill(data[begin:end])
             items.landed(begin, end)
             come_bytes += end - begin
+        complete = True
     finally:
-        arrival.end()
+        arrival.end(complete=complete)
     receive_into(connection, memoryview(raw)[put.layout_bytes :])
     header = Header.from_page(receive_exactly(connection, HEADER_BYTES))
     if header is None:

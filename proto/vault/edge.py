@@ -3,23 +3,25 @@
     rank ==unix==> sender (a process of the owner's node) ==MPI==> receiver (a process of the holder's node) ==unix==> agent
 
 The sockets lie in the nodes' vaults, which only the job's user can enter. Requests and replies are those of wire.py. A replica's
-data touch none of these connections: the sender reads them from the rank's slot, the receiver writes them into the holder's.
+data touch none of these connections: the sender reads them from the rank's slot, the receiver writes them into the holder's. An
+agent that has the receiver stop closes its half of the connection; the receiver closes its own once it does not write there any
+more.
 
-| frame                   | from, to        | says                                                                           |
-|-------------------------|-----------------|--------------------------------------------------------------------------------|
-| file, ranges            | rank, sender    | after Put: where the data lie; then tables and header page, raw                |
-| file, offset, size_bytes | agent, receiver | after the first reply to Put, the layout and the pieces, which is one: the place |
-| landed                  | receiver, agent | so many bytes of it have; after the last one tables and header page come, raw   |
-| stopped                 | receiver, agent | it does not write to that place any more (the agent has closed its half)        |
-| busy                    | sender, rank    | still at work, or one after another: once a second while a reply is due          |
+| frame        | from, to        | says                                                                                    |
+|--------------|-----------------|-----------------------------------------------------------------------------------------|
+| file, pieces | rank, sender    | after the first reply: what travels, of that file; then tables and header page come, raw |
+| file, offset | agent, receiver | after the layout: the data's place in the holder's slot                                 |
+| landed       | receiver, agent | so many bytes have, of the piece whose head came before and of those before it          |
+| busy         | sender, rank    | still at work, or one after another: once a second while a reply is due                 |
 """
 
 import mmap
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import receive_rest
@@ -29,6 +31,37 @@ _EDGE_PREFIX = "edge-"
 STALL_S = 5.0  # without any progress of a transfer, its other end is taken for frozen
 BUSY_EVERY_S = 1.0
 FRAME_BYTES_MAX = 1 << 20
+
+
+class Piece(NamedTuple):
+    """Bytes that travel: from `offset` of the rank's slot file to `to_offset` of the replica's data."""
+
+    to_offset: int
+    offset: int
+    size_bytes: int
+
+
+def pieces_in(value: object, data_bytes: int) -> tuple[Piece, ...]:
+    """Returns the pieces that a frame names; ProtocolError unless they lie in data of so many bytes, one behind the other."""
+    try:
+        pieces = tuple(Piece(*map(int, each)) for each in value)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise ProtocolError("not a list of pieces") from error
+    at = 0
+    for each in pieces:
+        if each.to_offset < at or each.offset < 0 or each.size_bytes <= 0:
+            raise ProtocolError(f"{each} after {at}")
+        at = each.to_offset + each.size_bytes
+    if at > data_bytes:
+        raise ProtocolError(f"pieces up to {at} of {data_bytes} bytes")
+    return pieces
+
+
+def chunks_of(pieces: Sequence[Piece], chunk_bytes: int) -> Iterator[Piece]:
+    """Yields what travels as one message each, the same at both ends."""
+    for piece in pieces:
+        for begin in range(0, piece.size_bytes, chunk_bytes):
+            yield Piece(piece.to_offset + begin, piece.offset + begin, min(chunk_bytes, piece.size_bytes - begin))
 
 
 def edge_name(holder: str) -> str:

@@ -58,7 +58,7 @@ class ReplicaSender(Protocol):
 class Arrival(Protocol):
     """How the data of one sender's replicas come to the holder: `begin`, `fill` for the bytes of each part in order, `end`."""
 
-    def begin(self, path: Path, offset: int, size_bytes: int) -> None:
+    def begin(self, path: Path, offset: int) -> None:
         """The data go into this place in the file of an unsealed slot, which the caller alone may write otherwise."""
 
     def fill(self, target: memoryview) -> None:
@@ -67,5 +67,5 @@ class Arrival(Protocol):
     def interrupt(self) -> None:
         """Has `fill` raise; any thread."""
 
-    def end(self) -> None:
-        """Returns once nobody writes to that place any more, whether all has come or not. Called after each `begin`."""
+    def end(self, *, complete: bool) -> None:
+        """Returns once nobody writes to that place any more. Called after each `begin`; `complete`: all that was to come has."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mpi_edges import MpiEdge, mpi_edge, needs_mpi
+from mpi_edges import ITEM_BYTES, MpiEdge, mpi_edge, needs_mpi
 
 from deadpool.host.errors import DeadpoolError
 
@@ -68,6 +68,18 @@ def test_what_an_older_generation_sends_is_refused_and_the_pair_lives(edge: MpiE
 
     edge.run(fenced())
     assert edge.held() == {2}
+
+
+def test_what_the_holder_has_is_not_sent_again(edge: MpiEdge) -> None:
+    async def puts() -> None:
+        await edge.met()
+        assert await edge.put(1) == await edge.put(2) > 2 * ITEM_BYTES
+        assert await edge.put(3, like=1) == ITEM_BYTES
+        assert await edge.put(4, like=1) > 2 * ITEM_BYTES, "state 2 lies where it goes to"
+        assert edge.carried() == [1, 2, 3, 4]
+
+    edge.run(puts())
+    assert edge.held() == {3, 4}
 
 
 def test_a_pair_that_cannot_meet_says_why(edge: MpiEdge) -> None:

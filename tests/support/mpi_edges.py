@@ -69,15 +69,15 @@ class ByTcp(VaultClient):
         return super().put(outgoing)
 
 
-class Whole(Outgoing):
-    """A state that lies in its slot, of which everything travels."""
+class Sealed(Outgoing):
+    """A state that lies in its slot. Of it the first item alone differs from the state `like`; everything from all others."""
 
-    def __init__(self, put: Put, parts: list[SlotPart], tables: bytes, page: bytes) -> None:
+    def __init__(self, put: Put, parts: list[SlotPart], tables: bytes, page: bytes, like: int) -> None:
         self.request, self.layout = put, tables[: put.layout_bytes]
-        self._parts, self._tail = parts, (tables[put.layout_bytes :], page)
+        self._parts, self._tail, self._like = parts, (tables[put.layout_bytes :], page), like
 
     def parts(self, held: StateId) -> Iterator[SlotPart]:
-        return iter(self._parts)
+        return (part for part in self._parts if held.step != self._like or part.to_offset < ITEM_BYTES)
 
     def tail(self) -> tuple[bytes, bytes]:
         return self._tail
@@ -158,9 +158,9 @@ class MpiEdge:
 
     # ------------------------------------------------------------ the rank
 
-    async def put(self, step: int, generation: int = 1) -> None:
-        """Seals a state of rank 0 and sends its replica."""
-        await asyncio.to_thread(self._send, step, generation)
+    async def put(self, step: int, generation: int = 1, like: int = 0) -> int:
+        """Seals a state of rank 0, sends its replica and returns how many bytes that took. `like`: of Sealed, a step."""
+        return await asyncio.to_thread(self._send, step, generation, like)
 
     def carried(self) -> list[int]:
         """Returns the states that were acknowledged without TCP."""
@@ -169,9 +169,10 @@ class MpiEdge:
     def held(self) -> set[int]:
         return {slot.step for slot in self.holder.vault.slots()}
 
-    def _send(self, step: int, generation: int) -> None:
+    def _send(self, step: int, generation: int, like: int) -> int:
         data = self._slot.view[self._offset : self._offset + self._layout.data_bytes]
-        data[:] = bytes([step % 251]) * len(data)
+        data[:] = bytes([(like or step) % 251]) * len(data)
+        data[:ITEM_BYTES] = bytes([step % 251]) * ITEM_BYTES
         sums = tuple(checksum(data[item.offset : item.offset + item.nbytes]) for item in self._layout.items)
         tables, layout_bytes = Tables(layout=self._layout, meta=b"meta", checksums=sums).to_bytes()
         header = Header(
@@ -182,14 +183,15 @@ class MpiEdge:
             rank=0, generation=generation, step=step, keep_step=step - 1, data_offset=self._offset, data_bytes=len(data),
             layout_bytes=layout_bytes, tables_bytes=len(tables), sender_generation=generation,
         )  # fmt: skip
-        cuts = [0, 1000, 5_000_000, len(data)]
+        cuts = [0, 1000, ITEM_BYTES, 5_000_000, len(data)]
         parts = [
             SlotPart(path=self._slot.path, offset=self._offset + begin, view=data[begin:end], to_offset=begin)
             for begin, end in pairwise(cuts)
         ]
         self._client.reserve(0, self._slot_bytes)
-        self._client.put(Whole(put, parts, tables, header.to_page()))
+        sent_bytes = self._client.put(Sealed(put, parts, tables, header.to_page(), like))
         self._put.append(step)
+        return sent_bytes
 
 
 @contextmanager

@@ -10,18 +10,20 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from deadpool.host.errors import ProtocolError, UnavailableError
+from deadpool.host.errors import ProtocolError, SnapshotError, UnavailableError
 from deadpool.proto.frames import to_frame
 from deadpool.proto.messages import NO_STEP, Endpoint
-from deadpool.proto.vault.edge import FRAME_BYTES_MAX, STALL_S, connect_in, edge_name, receive_frame
+from deadpool.proto.vault.edge import FRAME_BYTES_MAX, STALL_S, Piece, connect_in, edge_name, receive_frame
+from deadpool.proto.vault.layout import aligned
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import Outgoing, ReplicaSender, SlotPart
-from deadpool.proto.vault.wire import Put, send_request
+from deadpool.proto.vault.wire import send_request
 
 log = logging.getLogger(__name__)
+_NOTHING = StateId(generation=0, step=NO_STEP)
 _PEER = struct.Struct("iII")  # SO_PEERCRED: pid, uid, gid
 
 
@@ -37,41 +39,54 @@ class EdgeClient:
         self._otherwise.reserve(rank, slot_bytes)
 
     def put(self, outgoing: Outgoing) -> int:
-        """All of the state travels, once it is copied: a pair leaves nothing as it lies at the holder."""
-        request = outgoing.request
-        parts = list(outgoing.parts(StateId(generation=0, step=NO_STEP)))
-        rest, page = outgoing.tail()
-        if self._by_pair(request, _where(parts, request.data_bytes), outgoing.layout + rest + page):
-            return request.data_bytes
-        return self._otherwise.put(outgoing)
+        """The state travels once it is copied: meanwhile the pair is there for other ranks."""
+        for _ in outgoing.parts(_NOTHING):
+            pass
+        sent_bytes = self._by_pair(outgoing)
+        return self._otherwise.put(outgoing) if sent_bytes is None else sent_bytes
 
     def close(self) -> None:
         self._closed = True
         self._drop()
         self._otherwise.close()
 
-    def _by_pair(self, request: Put, where: bytes, rest: bytes) -> bool:
-        """Returns whether a pair has carried the replica, and the holder has sealed it."""
-        connection = self._connected() if request.data_bytes and len(where) <= FRAME_BYTES_MAX else None
+    def _by_pair(self, outgoing: Outgoing) -> int | None:
+        """Returns how many bytes a pair has carried, once the holder has sealed the replica; None when there is no such pair.
+
+        SnapshotError: the holder refuses.
+        """
+        connection = self._connected()
         if connection is None:
-            return False
+            return None
         try:
-            send_request(connection, request)
-            connection.sendall(where + rest)
-            while "busy" in (reply := receive_frame(connection)):
-                pass
+            send_request(connection, outgoing.request)
+            begun = self._answer(connection)
+            held = StateId(generation=int(str(begun["held_generation"])), step=int(str(begun["held_step"])))
+            parts = list(outgoing.parts(held))
+            connection.sendall(b"".join((_where(parts), outgoing.layout, *outgoing.tail())))
+            self._answer(connection)
+            return sum(len(part.view) for part in parts)
+        except SnapshotError:
+            self._drop()
+            raise
         except TimeoutError:  # the sender is frozen
             _kill(connection)
-            reply = {"error": f"silent for {connection.gettimeout():g} s"}
+            reason = f"silent for {connection.gettimeout():g} s"
         except (OSError, ProtocolError, ValueError) as error:  # it has died, or was closed by another thread
-            reply = {"error": str(error)}
-        if not reply["error"]:
-            return True
+            reason = str(error)
         self._drop()
         if self._closed:
             raise UnavailableError("closed")
-        log.info("the MPI pair to %s: %s; by TCP", self._endpoint.node_id, reply["error"])  # a refusal it will hear again there
-        return False
+        log.info("the MPI pair to %s: %s; by TCP", self._endpoint.node_id, reason)
+        return None
+
+    def _answer(self, sender: socket.socket) -> dict[str, object]:
+        """Returns the holder's next reply, however long the pair is at work. SnapshotError: it is a refusal."""
+        while "busy" in (reply := receive_frame(sender)):
+            pass
+        if reply["error"]:
+            raise SnapshotError(f"{self._endpoint.node_id}: {reply['error']}")
+        return reply
 
     def _connected(self) -> socket.socket | None:
         if self._connection is None and not self._closed:
@@ -87,12 +102,26 @@ class EdgeClient:
             connection.close()
 
 
-def _where(parts: Sequence[SlotPart], data_bytes: int) -> bytes:
-    """Returns the frame that says where the data lie, with what lies between the items. All parts are of one file."""
-    file = str(parts[0].path) if parts else ""
-    ends = [*(part.to_offset for part in parts[1:]), data_bytes]
-    ranges = [(part.offset, end - part.to_offset) for part, end in zip(parts, ends, strict=False)]
-    return to_frame({"file": file, "ranges": ranges})
+def _where(parts: Iterable[SlotPart]) -> bytes:
+    """Returns the frame that says what travels; all parts are of one file. ProtocolError: that is too much for a frame."""
+    pieces: list[Piece] = []
+    file = ""
+    for part in parts:
+        file, before = str(part.path), pieces[-1] if pieces else None
+        if before is not None and _adjoin(before, part):
+            pieces[-1] = before._replace(size_bytes=part.to_offset + len(part.view) - before.to_offset)
+        else:
+            pieces.append(Piece(part.to_offset, part.offset, len(part.view)))
+    frame = to_frame({"file": file, "pieces": pieces})
+    if len(frame) > FRAME_BYTES_MAX:
+        raise ProtocolError(f"{len(pieces)} pieces are too many")
+    return frame
+
+
+def _adjoin(piece: Piece, part: SlotPart) -> bool:
+    """Whether nothing lies between them, neither here nor there, but what aligns an item."""
+    end = piece.to_offset + piece.size_bytes
+    return part.to_offset in (end, aligned(end)) and part.to_offset - piece.to_offset == part.offset - piece.offset
 
 
 def _kill(sender: socket.socket) -> None:

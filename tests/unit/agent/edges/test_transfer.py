@@ -1,76 +1,18 @@
 """What travels between the two processes of a pair, without MPI: a communicator of queues stands in for it."""
 
 import threading
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from fake_pair import Communicator, ends
 
 from deadpool.agent.edges.receiver import EdgeReceiver
 from deadpool.agent.edges.segments import mapped_segments
-from deadpool.agent.edges.sender import pieces_of, scattered_pieces
+from deadpool.agent.edges.sender import slices_of
 from deadpool.agent.edges.transfer import Transfer
 from deadpool.host.errors import UnavailableError
 
 PIECE_BYTES = 10
-
-
-@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 45)), max_size=12))
-def test_pieces_are_the_ranges_bytes_cut_at_the_same_places_at_both_ends(ranges: list[tuple[int, int]]) -> None:
-    memory = memoryview(bytes(range(250)))
-    data = b"".join(memory[begin : begin + size] for begin, size in ranges)
-    buffers = [bytearray(PIECE_BYTES), bytearray(PIECE_BYTES)]
-    sent: list[bytes] = []
-    before: memoryview | None = None
-    for piece in scattered_pieces(memory, ranges, buffers, PIECE_BYTES):  # of two, the first may be reused when the third is made
-        if before is not None:
-            sent.append(bytes(before))
-        before = piece
-    if before is not None:
-        sent.append(bytes(before))
-    assert sent == [bytes(piece) for piece in pieces_of(memoryview(data), PIECE_BYTES)]
-
-
-class Done:
-    def __init__(self, is_done: Callable[[], bool]) -> None:
-        self._is_done = is_done
-
-    def Test(self) -> bool:
-        return self._is_done()
-
-
-class Communicator:
-    """One end; what is sent arrives at the other one's receives in the order in which both were posted."""
-
-    def __init__(self, rank: int, sent: "dict[int, deque[bytes]]", coming: "dict[int, deque[bytes]]") -> None:
-        self.rank, self._sent, self._coming = rank, sent, coming
-
-    def Isend(self, data: memoryview | bytes, *, dest: int, tag: int) -> Done:
-        self._sent.setdefault(tag, deque()).append(bytes(data))
-        return Done(lambda: True)
-
-    def Irecv(self, target: memoryview | bytearray, *, source: int, tag: int) -> Done:
-        def arrive() -> bool:
-            coming = self._coming.setdefault(tag, deque())
-            if coming:
-                data = coming.popleft()
-                target[: len(data)] = data
-                return True
-            return False
-
-        return Done(arrive)
-
-
-def ends(stall_s: float) -> tuple[Transfer, Transfer]:
-    there: dict[int, deque[bytes]] = {}
-    back: dict[int, deque[bytes]] = {}
-    return (
-        Transfer(Communicator(0, there, back), lambda: None, stall_s),
-        Transfer(Communicator(1, back, there), lambda: None, stall_s),
-    )
 
 
 def test_frames_and_data_come_as_they_were_sent() -> None:
@@ -78,11 +20,11 @@ def test_frames_and_data_come_as_they_were_sent() -> None:
     assert receiver.poll_frame() is None
     sender.send_frame({"put": {"rank": 1}})
     sender.send_frame({"go": True})
-    sender.send(iter(pieces_of(memoryview(b"a" * 25), PIECE_BYTES)))
+    sender.send(iter(slices_of(memoryview(b"a" * 25), PIECE_BYTES)))
     assert receiver.receive_frame(60.0) == {"put": {"rank": 1}}
     assert receiver.poll_frame() == {"go": True}
     data, landed = bytearray(25), []
-    receiver.receive(iter(pieces_of(memoryview(data), PIECE_BYTES)), lambda: landed.append(len(landed)))
+    receiver.receive(iter(slices_of(memoryview(data), PIECE_BYTES)), lambda: landed.append(len(landed)))
     assert bytes(data) == b"a" * 25
     assert landed == [0, 1, 2]
 

@@ -3,11 +3,12 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from fake_pair import fake_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replicas import join_threads
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
 from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.proto.config import Transport
 from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import SLOT_NAMES, TURNS, reserve, slot_path
@@ -23,6 +25,7 @@ from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.peers import Exchange, RankPlace, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
@@ -37,12 +40,13 @@ from deadpool.trainer_hooks.state.training_state import TrainingState
 TOKEN = make_token()
 LARGE, SMALL = 300_000, 50  # numbers in a tensor: copied in steps, and together with others; more than STREAMED_BYTES in all
 FOREACH, FUSED = ({"foreach": True}, {"fused": True})
+BOTH_WAYS = pytest.mark.parametrize("way", [Transport.TCP, Transport.MPI])
 
 
 class Training:
     """A rank of its own, with a frozen and a trained part of each size. Every state is protected when it is complete."""
 
-    def __init__(self, folder: Path, server: ReplicaServer, optimizer: dict[str, bool]) -> None:
+    def __init__(self, folder: Path, server: ReplicaServer, optimizer: dict[str, bool], way: Transport) -> None:
         self.model = self.new_model()
         self.trained = [parameter for name, parameter in self.model.named_parameters() if name.startswith("trained")]
         self.optimizer = torch.optim.Adam(self.trained, lr=0.1, **optimizer)  # type: ignore[arg-type]
@@ -55,10 +59,10 @@ class Training:
         self.slots, self.counters, self.cancelled = OwnSlots(folder, 0, CpuEngine()), Counters(), threading.Event()
         self.holder = Endpoint(node_id="holder", host="127.0.0.1", port=server.port)
         self.committed_steps: list[int] = []
-        store = HashStore()
+        store, by_tcp = HashStore(), VaultClient(self.holder, TOKEN)
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
-            holders=[VaultClient(self.holder, TOKEN)],
+            holders=[EdgeClient(folder, self.holder, by_tcp) if way is Transport.MPI else by_tcp],
             exchange=Exchange(store, rank=0, world_size=1, place=RankPlace("node", "node", 1), cancelled=self.cancelled),
             cancelled=self.cancelled,
         )
@@ -132,19 +136,20 @@ class Training:
 
 
 @contextmanager
-def protected(folder: Path, optimizer: dict[str, bool]) -> Iterator[Training]:
+def protected(folder: Path, optimizer: dict[str, bool], way: Transport = Transport.TCP) -> Iterator[Training]:
     """Enters with a training whose slots, here and at the holder, have been written twice."""
     own, other = folder / "own", folder / "other"
     own.mkdir()
     other.mkdir()
     server = ReplicaServer("127.0.0.1", TOKEN)
     server.start(other)
-    training = Training(own, server, optimizer)
+    training = Training(own, server, optimizer, way)
     try:
-        for number in range(4):
-            training.step()
-            assert training.protect(number)
-        yield training
+        with fake_pair(own, other, "holder") if way is Transport.MPI else nullcontext():
+            for number in range(4):
+                training.step()
+                assert training.protect(number)
+            yield training
     finally:
         training.protector.close()
         server.close()
@@ -200,11 +205,12 @@ STEPS = st.lists(
 
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, optimizer=st.sampled_from([FOREACH, FUSED]))
+@BOTH_WAYS
 def test_whatever_was_written_how_the_copies_have_the_bytes_of_the_state(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, list[tuple[Callable[[Tensor], None], str]]]],
-    optimizer: dict[str, bool],
+    tmp_path_factory: pytest.TempPathFactory, way: Transport,
+    steps: list[tuple[bool, list[tuple[Callable[[Tensor], None], str]]]], optimizer: dict[str, bool],
 ) -> None:  # fmt: skip
-    with protected(tmp_path_factory.mktemp("vaults"), optimizer) as training:
+    with protected(tmp_path_factory.mktemp("vaults"), optimizer, way) as training:
         committed = 0
         for number, (optimized, writes) in enumerate(steps, 4):
             if optimized:
@@ -216,8 +222,9 @@ def test_whatever_was_written_how_the_copies_have_the_bytes_of_the_state(
         assert quiet  # a state that was refused is followed by a pause, and by one that is committed
 
 
-def test_frozen_bytes_are_moved_no_more(tmp_path: Path) -> None:
-    with protected(tmp_path, FOREACH) as training:
+@BOTH_WAYS
+def test_frozen_bytes_are_moved_no_more(tmp_path: Path, way: Transport) -> None:
+    with protected(tmp_path, FOREACH, way) as training:
         frozen = training.model.get_parameter("frozen").nbytes
         whole = sum(held.tensor.nbytes for held in training.state.held())
         before = training.moved()
@@ -228,8 +235,9 @@ def test_frozen_bytes_are_moved_no_more(tmp_path: Path) -> None:
         assert whole - frozen - 1000 <= sent <= whole - frozen + 1000  # with what lies between two small items
 
 
-def test_a_state_in_which_nothing_has_changed_moves_nothing(tmp_path: Path) -> None:
-    with protected(tmp_path, FOREACH) as training:
+@BOTH_WAYS
+def test_a_state_in_which_nothing_has_changed_moves_nothing(tmp_path: Path, way: Transport) -> None:
+    with protected(tmp_path, FOREACH, way) as training:
         for number in range(4, 7):  # both slots have these bytes then
             training.protect(number)
         before = training.moved()
@@ -246,8 +254,11 @@ def test_a_slot_that_was_made_unusable_is_written_whole(tmp_path: Path) -> None:
         assert training.moved()[0] == copied + whole
 
 
-def test_what_goes_bad_in_a_slot_that_is_not_written_is_noticed_in_turns_and_written_again(tmp_path: Path) -> None:
-    with protected(tmp_path, FOREACH) as training:
+@BOTH_WAYS
+def test_what_goes_bad_in_a_slot_that_is_not_written_is_noticed_in_turns_and_written_again(
+    tmp_path: Path, way: Transport
+) -> None:
+    with protected(tmp_path, FOREACH, way) as training:
         for number in (4, 5):
             assert training.protect(number)
         frozen = training.model.get_parameter("frozen").detach().numpy().tobytes()[:64]
