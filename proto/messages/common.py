@@ -31,7 +31,8 @@ class Endpoint:
 
 @message
 class Placement:
-    """One rank's place in a generation. `holders`: the agents that keep the rank's replicas, nearest first.
+    """One rank's place in a generation. `holders`: the agents that keep the rank's replicas, nearest first;
+    for a joiner those that have some.
 
     `domain`: nodes of one fail together; "": each by itself.
     """

@@ -238,14 +238,6 @@ class Roster:
         known = self.ranks[rank]
         return known.present and known.node_id == node_id and generation >= known.since and (node_id, pid) not in self.retired
 
-    def placements(self, node_id: str, config: JobConfig) -> tuple[Placement, ...]:
-        """Returns the places of the node's ranks, each with the endpoints of its replicas' holders."""
-        return self._placed([self.seats.index(node_id)], config)[0][1]
-
-    def all_placements(self, config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
-        """Returns (node, the same of its ranks) for all members."""
-        return self._placed([seat for seat, node_id in enumerate(self.seats) if node_id is not None], config)
-
     def placing(self, config: JobConfig) -> Placing:
         """Returns who keeps whose replicas, with the nodes that there are now."""
         return place_replicas(
@@ -256,11 +248,12 @@ class Roster:
             domains={node_id: node.domain for node_id, node in self.nodes.items() if node.domain},
         )
 
-    def _placed(self, seats: Iterable[int], config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
+    def all_placements(self, config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
+        """Returns, of each member, the places of its ranks, with the endpoints of those that are to keep their replicas."""
         placing, placed = self.placing(config), []
-        for node_rank in seats:
-            node_id = self.seats[node_rank]
-            assert node_id is not None
+        for node_rank, node_id in enumerate(self.seats):
+            if node_id is None:
+                continue
             endpoints = tuple(self.nodes[holder].endpoint for holder in placing.holders[node_id])
             domain = placing.domains.get(node_id, "")
             places = (

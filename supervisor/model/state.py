@@ -68,9 +68,10 @@ class RecoveryState:
 
     `drained`: rank -> the node that is being drained, where its process of before waits to be ended; `draining`: that node,
     until its ranks run elsewhere. `holders`: the nodes that keep replicas in this generation; `holders_lost`: those of them that
-    were lost while the ranks were out of their loops, and needed none; `keepers`: the holders by seat; `spread`: so many whole
-    domains may be lost together, 0: none are known. `fruitless`: recoveries since the last new commit; `fruitful_step`: the
-    newest commit when it was last set back. `restarts`: of an unhooked job.
+    were lost while the ranks were out of their loops, and needed none; `keepers`: the holders by seat; `keepers_before`: those of
+    earlier generations, the newest first; `spread`: so many whole domains may be lost together, 0: none are known. `fruitless`:
+    recoveries since the last new commit; `fruitful_step`: the newest commit when it was last set back. `restarts`: of an unhooked
+    job.
     `store`: the newest one that the job has had. `hot`: by spare; `hot_members`: by the node that has those ranks itself.
     `swaps`: by the node whose ranks are to move. `not_hot`: nodes that have failed to get so, and are not asked again.
     """
@@ -82,6 +83,7 @@ class RecoveryState:
     holders: frozenset[str] = frozenset()
     holders_lost: frozenset[str] = frozenset()
     keepers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    keepers_before: dict[int, tuple[str, ...]] = field(default_factory=dict)
     spread: int = 0
     draining: str = ""
     drained: dict[int, str] = field(default_factory=dict)

@@ -5,7 +5,8 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drained_ranks
-from deadpool.supervisor.recovery.orders import open_store, replicas_placed, send_injections
+from deadpool.supervisor.recovery.keepers import replicas_placed
+from deadpool.supervisor.recovery.orders import open_store, send_injections
 from deadpool.supervisor.recovery.running import lap, runs
 from deadpool.supervisor.recovery.seats import fill_seats, first_members, fit_seats
 
@@ -64,7 +65,7 @@ def start_ranks(state: JobState, attempt: RecoveryAttempt, opened: StoreOpened, 
     for rank in roster.ranks:
         roster.give_process(rank, generation=state.generation, now_s=now_s, joining=False)
     all_placements = roster.all_placements(config)
-    replicas_placed(state)
+    replicas_placed(state, from_scratch=True)
     for node_id, placements in all_placements:
         order = StartRanks(
             generation=state.generation,

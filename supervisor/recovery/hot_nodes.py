@@ -5,11 +5,11 @@ for ranks of its own (`--hot-standins`): for a process that is lost. Either way 
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from deadpool.proto.messages import Placement, RankExited, RankJoined, RankPrepared
 from deadpool.supervisor.model.hot import HotNode
 from deadpool.supervisor.model.state import JobState
+from deadpool.supervisor.recovery.keepers import joiners_places
 from deadpool.supervisor.recovery.orders import assignment
 
 FromStandin = RankJoined | RankPrepared | RankExited
@@ -17,16 +17,14 @@ FromStandin = RankJoined | RankPrepared | RankExited
 
 def begin(state: JobState, node_id: str, seat: int, *, now_s: float) -> None:
     """Orders the spare's stand-ins to get hot for that seat; those that are hot for another one end."""
-    holder = state.roster.seats[seat]
-    assert holder is not None
-    placements = tuple(replace(each, node_id=node_id) for each in state.roster.placements(holder, state.config))
+    placements = tuple(place for _, place in joiners_places(state, seat, node_id))
     state.recovery.hot[node_id] = _ordered(state, node_id, seat, placements, now_s=now_s)
 
 
 def begin_on_member(state: JobState, node_id: str, ranks: Collection[int], *, now_s: float) -> None:
     """Orders hot stand-ins for these ranks of the node's own; those that it has already stay."""
-    placements = tuple(each for each in state.roster.placements(node_id, state.config) if each.rank in ranks)
     seat = state.roster.seats.index(node_id)
+    placements = tuple(place for rank, place in joiners_places(state, seat, node_id) if rank.rank in ranks)
     state.recovery.hot_members[node_id] = _ordered(state, node_id, seat, placements, now_s=now_s)
 
 

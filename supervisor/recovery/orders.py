@@ -5,6 +5,7 @@ from deadpool.proto.messages import NO_STEP, Assign, KillRanks, OpenStore, Place
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
+from deadpool.supervisor.recovery.keepers import joiners_places
 
 KILL_TIMEOUT_S = 10.0  # SIGKILL to the exit seen: longer means that the node is broken
 
@@ -47,21 +48,19 @@ def replace_outside(state: JobState, ranks: set[int], reason: str, *, now_s: flo
 
 def assign(state: JobState, node_id: str, *, now_s: float) -> None:
     """Orders a process for each of the node's ranks that has none."""
-    absent = [rank for rank in state.roster.of_node(node_id) if not rank.present]
+    seat = state.roster.seats.index(node_id)
+    absent = {rank.rank: place for rank, place in joiners_places(state, seat, node_id) if not rank.present}
     if not absent:
         return
     attempt = state.recovery.attempt
     assert attempt is not None
     state.recovery.hot.pop(node_id, None)  # its hot stand-ins are the joiners now
     state.recovery.hot_members.pop(node_id, None)  # those for other ranks are counted again once all run
-    for rank in absent:
-        state.roster.give_process(rank, generation=state.generation, now_s=now_s, joining=True)
-        attempt.behind[Stage.QUIESCE].add(rank.rank)
-        attempt.prepared.pop(rank.rank, None)
-    numbers = {rank.rank for rank in absent}
-    placements = state.roster.placements(node_id, state.config)
-    order = assignment(state, tuple(placement for placement in placements if placement.rank in numbers))
-    state.send(node_id, order)
+    for number in absent:
+        state.roster.give_process(state.roster.ranks[number], generation=state.generation, now_s=now_s, joining=True)
+        attempt.behind[Stage.QUIESCE].add(number)
+        attempt.prepared.pop(number, None)
+    state.send(node_id, assignment(state, tuple(absent.values())))
     warm_up(state, node_id)
 
 
@@ -90,16 +89,6 @@ def warm_up(state: JobState, node_id: str) -> None:
         spares = {Readiness.COLD: 0, Readiness.WARM: config.nproc_per_node, Readiness.HOT: 2 * config.nproc_per_node}
         of_member = 1 + min(config.hot_standins, config.nproc_per_node)
         state.send(node_id, WarmUp(standins=of_member if role is NodeRole.MEMBER else spares[config.spare_readiness]))
-
-
-def replicas_placed(state: JobState) -> None:
-    """In this generation replicas are kept where they are with the nodes that there are now."""
-    recovery, roster = state.recovery, state.roster
-    placing = roster.placing(state.config)
-    recovery.keepers = {seat: placing.holders[node] for seat, node in enumerate(roster.seats) if node is not None}
-    recovery.holders = frozenset(holder for kept in recovery.keepers.values() for holder in kept)
-    recovery.holders_lost = frozenset()
-    recovery.spread = min(state.config.replicas, placing.spread) if placing.domains else 0
 
 
 def send_injections(state: JobState) -> None:

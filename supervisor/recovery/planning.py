@@ -9,7 +9,8 @@ from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drained_ranks
 from deadpool.supervisor.recovery.fresh_start import start_over
-from deadpool.supervisor.recovery.orders import replace_outside, replicas_placed
+from deadpool.supervisor.recovery.keepers import replicas_placed
+from deadpool.supervisor.recovery.orders import replace_outside
 from deadpool.supervisor.recovery.plan import Live, Plan, as_good_as_committed, plan_recovery
 from deadpool.supervisor.recovery.running import lap
 

@@ -55,7 +55,7 @@ def test_a_seat_moves_with_its_ranks() -> None:
     assert roster.vacancies() == [1]
     roster.take_seat(1, "node2")
     assert [rank.node_id for rank in roster.ranks] == ["node0", "node0", "node2", "node2"]
-    assert [placement.node_rank for placement in roster.placements("node2", CONFIG)] == [1, 1]
+    assert [placement.node_rank for placement in dict(roster.all_placements(CONFIG))["node2"]] == [1, 1]
 
 
 def test_a_replaced_process_is_not_heard_any_more() -> None:

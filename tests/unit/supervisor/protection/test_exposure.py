@@ -4,11 +4,15 @@ import pytest
 from supervising import Scene
 
 from deadpool.proto.config import Places
-from deadpool.proto.messages import ProtectionChanged, Reform, Source, SourceKind
+from deadpool.proto.messages import Assign, ProtectionChanged, Reform, Source, SourceKind
 
 
 def committed(generation: int, step: int) -> ProtectionChanged:
     return ProtectionChanged(generation=generation, rank=0, step=step, reason="")
+
+
+def kept_by(order: Assign) -> set[str]:
+    return {holder.node_id for each in order.placements for holder in each.holders}
 
 
 def swapped() -> Scene:
@@ -63,6 +67,18 @@ def test_a_spare_that_keeps_the_replicas_takes_the_seat_and_has_them_itself() ->
     scene.lose(1)
     assert [note.fields["node"] for note in scene.notes("spare_chosen")] == ["node3"]
     assert scene.state.recovery.keepers == keepers, "until there is a plan"
+    assert [(node, kept_by(order)) for node, order in scene.took(Assign)] == [(3, {"node3"})], "of its predecessor"
+
+
+def test_joiners_ask_those_who_have_replicas_also_while_new_ones_are_on_their_way() -> None:
+    scene = Scene(spares=2, place_replicas=Places.SPARES)
+    scene.start(commit_step=4)
+    scene.lose(1)
+    scene.recover(step=4, survivors=[0, 1], joiners=[2, 3])
+    assert scene.state.recovery.keepers == {0: ("node2",), 1: ("node2",)}
+    scene.forget()
+    scene.killed(3)
+    assert [(node, kept_by(order)) for node, order in scene.took(Assign)] == [(3, {"node2", "node3"})]
 
 
 def test_the_sources_of_a_swap_are_in_the_spares_own_vault() -> None:
