@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, Endpoint, Hello, Placement
-from deadpool.supervisor.model.placing import Placing, place_replicas
+from deadpool.supervisor.model.placing import Placing, place_replicas, spread_of
 from deadpool.supervisor.model.session import AgentSession
 
 
@@ -248,6 +248,15 @@ class Roster:
             domains={node_id: node.domain for node_id, node in self.nodes.items() if node.domain},
         )
 
+    def spreads(self, seat: int, config: JobConfig) -> dict[str, int]:
+        """Returns, of each spare, how many whole domains may be lost once it has that seat; {} where no domain is known."""
+        domains = {node_id: node.domain for node_id, node in self.nodes.items() if node.domain}
+        others = [node_id for at, node_id in enumerate(self.seats) if node_id is not None and at != seat]
+        spares = self.spares() if domains else []
+        of = {each.domain: each.node_id for each in spares}  # one of each domain stands for all
+        found = {domain: min(config.replicas, spread_of([*others, node_id], domains)) for domain, node_id in of.items()}
+        return {each.node_id: found[each.domain] for each in spares}
+
     def all_placements(self, config: JobConfig) -> list[tuple[str, tuple[Placement, ...]]]:
         """Returns, of each member, the places of its ranks, with the endpoints of those that are to keep their replicas."""
         placing, placed = self.placing(config), []
@@ -272,18 +281,24 @@ def choose_members(nodes: Iterable[Node], nnodes: int) -> list[str]:
 
 
 def choose_spare(
-    nodes: Mapping[str, Node], *, seat: int = -1, hot: Mapping[str, int] | None = None, keepers: Collection[str] = ()
+    nodes: Mapping[str, Node],
+    *,
+    seat: int = -1,
+    hot: Mapping[str, int] | None = None,
+    keepers: Collection[str] = (),
+    spreads: Mapping[str, int] | None = None,
 ) -> tuple[str | None, str]:
     """Returns (the spare to use next, why), or (None, why there is none).
 
     `hot`: spare -> the seat that it is hot for. One that is so for `seat` comes first, one that is for another seat last.
+    `spreads`: how many whole domains may be lost once a spare has that seat: where that is more comes before where it is less.
     `keepers`: have the replicas of that seat's ranks in their own memory, and come before others that are equal.
     """
-    hot = hot or {}
+    hot, spreads = hot or {}, spreads or {}
 
-    def order(node: Node) -> tuple[bool, bool, bool, int]:
+    def order(node: Node) -> tuple[bool, bool, int, bool, int]:
         other = hot.get(node.node_id)
-        return other != seat, other is not None, node.node_id not in keepers, node.index
+        return other != seat, other is not None, -spreads.get(node.node_id, 0), node.node_id not in keepers, node.index
 
     spares = sorted((node for node in nodes.values() if node.role is NodeRole.SPARE), key=order)
     if spares:
@@ -293,6 +308,8 @@ def choose_spare(
             why = "is hot for this seat"
         elif first in keepers:
             why = "has the replicas of this seat's ranks"
+        elif spreads.get(first, 0) > min(spreads.values(), default=0):
+            why = "is not of a domain that has too many nodes"
         return first, f"{first} {why}"
     counts = {role: sum(node.role is role for node in nodes.values()) for role in NodeRole}
     return None, f"no spare is left ({', '.join(f'{count} {role}' for role, count in counts.items() if count)})"

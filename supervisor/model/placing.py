@@ -58,6 +58,13 @@ def place_replicas(
     return Placing(holders=holders, spread=ring.spread, domains=names if together else {})
 
 
+def spread_of(members: Sequence[str], domains: Mapping[str, str]) -> int:
+    """Returns how many whole domains may be lost together if only there are enough replicas; 0 where no two are known."""
+    names = _names(members, (), domains)
+    named = any(not name.startswith(SEPARATOR) for name in names.values())
+    return max(0, len(members) // _largest(members, names) - 1) if named else 0
+
+
 def _names(members: Sequence[str], spares: Sequence[str], domains: Mapping[str, str]) -> dict[str, str]:
     """Returns the domain of each node, as deep as it counts: the node itself where none is known, or all are of one."""
     alone = {node: f"{SEPARATOR}{node}" for node in (*members, *spares)}  # no other name begins so

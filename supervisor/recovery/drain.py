@@ -73,7 +73,7 @@ def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
         return
     if state.progress.commit_step == NO_STEP and not state.protection.unprotected:
         return  # soon there is something from which a joiner learns what its rank has seen
-    spare, why = _free_spare(state, swap)
+    spare, why = _free_spare(state, swap, seat)
     if spare is not None:
         hot_nodes.begin(state, spare, seat, now_s=now_s)
     else:
@@ -81,14 +81,15 @@ def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
         state.note("drain_undone", node=node_id, reason=why)
 
 
-def _free_spare(state: JobState, swap: Swap) -> tuple[str | None, str]:
+def _free_spare(state: JobState, swap: Swap, seat: int = -1) -> tuple[str | None, str]:
     """Returns (a spare that no other swap waits for, why), or (None, why there is none)."""
     recovery, roster = state.recovery, state.roster
     seats = {roster.seats.index(node_id) for node_id in recovery.swaps}
     hot = {node_id: spare.seat for node_id, spare in recovery.hot.items()}
-    busy = swap.failed.keys() | {node_id for node_id, seat in hot.items() if seat in seats}
+    busy = swap.failed.keys() | {node_id for node_id, hot_seat in hot.items() if hot_seat in seats}
     free = {node_id: node for node_id, node in roster.nodes.items() if node_id not in busy}
-    spare, why = choose_spare(free, hot=hot)
+    keepers, spreads = recovery.keepers.get(seat, ()), roster.spreads(seat, state.config)
+    spare, why = choose_spare(free, hot=hot, keepers=keepers, spreads=spreads)
     reasons = [f"{node_id}: {reason}" for node_id, reason in swap.failed.items()]
     return spare, "; ".join([*reasons, why])
 

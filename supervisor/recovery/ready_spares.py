@@ -5,6 +5,8 @@ seats: first those whose node has bad readings, then those whose node has failed
 `--hot-standins` each member keeps hot stand-ins for its own ranks: first for those that have failed before.
 """
 
+from collections.abc import Sequence
+
 from deadpool.proto.config import Readiness
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.model.membership import NodeRole
@@ -62,12 +64,17 @@ def _keep_hot(state: JobState, *, now_s: float) -> None:
         return
     covered = {hot.seat for hot in recovery.hot.values()}
     for seat in sorted(set(range(len(roster.seats))) - covered, key=lambda seat: _likelihood(state, seat)):
-        keeper = next((each for each in free if each in recovery.keepers.get(seat, ())), None)
-        spare = keeper or (free[0] if free else _less_needed(state, seat))
+        spare = _fittest(state, seat, free) if free else _less_needed(state, seat)
         if spare is None:
             return
         free = [each for each in free if each != spare]
         hot_nodes.begin(state, spare, seat, now_s=now_s)
+
+
+def _fittest(state: JobState, seat: int, free: Sequence[str]) -> str:
+    """Returns the spare that would be chosen for that seat (choose_spare)."""
+    spreads, keepers = state.roster.spreads(seat, state.config), state.recovery.keepers.get(seat, ())
+    return min(free, key=lambda each: (-spreads.get(each, 0), each not in keepers))
 
 
 def _keep_members_hot(state: JobState, *, now_s: float) -> None:

@@ -28,15 +28,18 @@ def fit_seats(state: JobState) -> None:
 def fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
     """Gives each vacant seat a spare. Returns False when the job has ended for want of one; with `wait` seats stay vacant."""
     hot = {node_id: spare.seat for node_id, spare in state.recovery.hot.items()}
+
+    def chosen(seat: int) -> tuple[str | None, str]:
+        keepers, spreads = state.recovery.keepers.get(seat, ()), state.roster.spreads(seat, state.config)
+        return choose_spare(state.roster.nodes, seat=seat, hot=hot, keepers=keepers, spreads=spreads)
+
     for node_rank in sorted(state.roster.vacancies(), key=lambda seat: (seat not in hot.values(), seat)):
-        spare, why = choose_spare(state.roster.nodes, seat=node_rank, hot=hot, keepers=state.recovery.keepers.get(node_rank, ()))
+        spare, why = chosen(node_rank)
         draining = state.roster.nodes.get(state.recovery.draining)
         if spare is None and draining is not None and draining.role is NodeRole.DRAINED:  # its ranks have nowhere else to go
             drained_ranks.take_back(state, draining)
             state.note("drain_undone", node=draining.node_id, reason=why)
-            spare, why = choose_spare(
-                state.roster.nodes, seat=node_rank, hot=hot, keepers=state.recovery.keepers.get(node_rank, ())
-            )
+            spare, why = chosen(node_rank)
         if spare is not None:
             _seat(state, node_rank, spare, why)
         elif state.config.on_exhausted is OnExhausted.ABORT:

@@ -82,6 +82,20 @@ def test_a_spare_that_has_a_seats_replicas_takes_it() -> None:
     assert choose_spare(roster.nodes, seat=0, keepers=(keeper,), hot={spares[0]: 0})[0] == spares[0], "hot comes first"
 
 
+def test_a_spare_that_leaves_more_domains_that_may_be_lost_comes_before_one_that_has_the_replicas() -> None:
+    roster = Roster.empty(nnodes=3, nproc_per_node=1)
+    for index, rack in enumerate(("r1", "r1", "r2", "r1", "r2", "r3")):
+        roster.add(Hello(node_id=f"n{index}", hint=index, host="h", port=1, pid=1, generation=0, domain=rack))
+    for seat in range(3):
+        roster.take_seat(seat, f"n{seat}")
+    spreads = roster.spreads(1, CONFIG)
+    assert spreads == {"n3": 0, "n4": 0, "n5": 1}
+    chosen = choose_spare(roster.nodes, seat=1, keepers=("n4",), spreads=spreads)
+    assert chosen == ("n5", "n5 is not of a domain that has too many nodes")
+    assert roster.spreads(2, CONFIG) == {"n3": 0, "n4": 0, "n5": 0}
+    assert choose_spare(roster.nodes, seat=2, keepers=("n4",), spreads=roster.spreads(2, CONFIG))[0] == "n4"
+
+
 def test_what_the_topology_says_comes_before_what_an_agent_says() -> None:
     roster = Roster.empty(nnodes=2, nproc_per_node=1)
     said = [

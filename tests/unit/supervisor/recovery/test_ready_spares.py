@@ -45,10 +45,17 @@ def test_so_many_spares_cover_so_many_seats() -> None:
 
 
 def test_a_spare_gets_hot_for_the_seat_whose_replicas_it_keeps() -> None:
-    racks = (("node0", "r1"), ("node1", "r2"), ("node2", "r1"), ("node3", "r2"))
-    scene = training(nproc_per_node=1, spares=2, place_replicas=Places.SPARES, topology=racks)
-    assert scene.state.recovery.keepers == {0: ("node3",), 1: ("node2",)}
-    assert roles(scene) == {"node3": 0, "node2": 1}
+    scene = Scene(spare_readiness=Readiness.HOT, nproc_per_node=1, spares=2, place_replicas=Places.SPARES)
+    scene.start()
+    assert scene.state.recovery.keepers == {0: ("node2",), 1: ("node3",)}
+    ill(scene, 1)  # so its seat comes first
+    scene.heartbeat(step=5, commit_step=4)
+    assert list(roles(scene).items()) == [("node3", 1), ("node2", 0)]
+
+
+def test_a_spare_gets_hot_for_a_seat_with_which_no_rack_has_too_many_nodes() -> None:
+    racks = (("node0", "r1"), ("node1", "r2"), ("node2", "r2"), ("node3", "r1"))
+    assert roles(training(nproc_per_node=1, spares=2, topology=racks)) == {"node3": 0, "node2": 1}
 
 
 def test_the_node_fails_for_which_a_spare_is_hot() -> None:

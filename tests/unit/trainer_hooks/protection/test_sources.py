@@ -99,7 +99,9 @@ class Cluster:
         self.gone += sorted(lost)
         taken: dict[int, str] = {}
         for seat in self.roster.vacancies():
-            spare, _ = choose_spare(self.roster.nodes, seat=seat, keepers=self.keepers[seat])
+            spare, _ = choose_spare(
+                self.roster.nodes, seat=seat, keepers=self.keepers[seat], spreads=self.roster.spreads(seat, self.config)
+            )
             if spare is None:
                 spare = self.gone.pop()
                 self.come(spare)
