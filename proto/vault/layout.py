@@ -62,6 +62,11 @@ def checksum(data: bytes | bytearray | memoryview | mmap.mmap) -> int:
     return xxhash.xxh3_64_intdigest(data)
 
 
+def checksums(data: memoryview, parts: Iterable[slice]) -> list[int]:
+    """Returns the xxh3-64 of each of these parts of the data."""
+    return list(map(xxhash.xxh3_64_intdigest, map(data.__getitem__, parts)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One tensor of the state. `offset`: within the data. `peers`: index into Layout.peer_sets, or UNIQUE."""

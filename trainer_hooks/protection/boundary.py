@@ -72,7 +72,7 @@ class Boundary:
     meta: Meta
     point: Point = None
     watched: bool = False
-    copies: list[Tensor] | None = None
+    copies: Sequence[Tensor] | None = None
     submitted_s: float = field(default_factory=time.monotonic)
     needed_s: float = 0.0  # when a step first asked for its copy to be done; 0: none has
     begun_s: float = 0.0  # when its protection has begun; 0: it has not

@@ -5,8 +5,8 @@ thread; returns when the copy is done or, from a device, under way) -> `fence` (
 sources) and, side by side with it, `landed` for each group (protect thread; returns when the bytes are in the targets), and at
 last `is_true`.
 
-Where the host reads the sources itself, a large tensor is copied in steps instead, and one that seems not to have changed is read
-first: `in_place` gives its bytes.
+Where the host reads the sources itself, a large tensor is copied in steps instead, many small ones together (`gather`), and one
+that seems not to have changed is read first: `in_place` gives its bytes.
 """
 
 import ctypes
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from deadpool.trainer_hooks.device import Mark
+from deadpool.trainer_hooks.protection.gather import Gather
 
 Point = object  # where S_k was complete in the main thread's work; the engine that gave it knows more
 Ticket = Mark | None
@@ -36,6 +37,9 @@ class Engine(Protocol):
         """Copies one group of the state that is complete at this point; returns what `landed` is given."""
 
     def landed(self, ticket: Ticket) -> None: ...
+
+    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
+        """Copies small tensors, which the host reads itself, into the slot's file; the copy is done then."""
 
     def is_true(self, point: Point) -> bool:
         """Returns whether the state was complete there before its generation's groups were aborted."""
@@ -76,6 +80,9 @@ class CpuEngine:
 
     def landed(self, ticket: Ticket) -> None:
         pass
+
+    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
+        gather.write(sources, file, offset)
 
     def is_true(self, point: Point) -> bool:
         return True

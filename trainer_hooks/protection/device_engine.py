@@ -21,6 +21,7 @@ from torch import Tensor
 
 from deadpool.trainer_hooks.device import CudaDevice, Device, Mark
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine, Engine, Point, Ticket, as_bytes
+from deadpool.trainer_hooks.protection.gather import Gather
 
 _ALIGNED = 64  # bytes: neighbours in a slot lie no farther apart
 _PIECE_BYTES = 64 << 20  # of device memory that a comparison needs
@@ -90,6 +91,9 @@ class DeviceEngine:
                     device.run(partial(_copy, source, target), [source])
         self._last = device.mark(beside=True)
         return self._last
+
+    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
+        raise AssertionError("all copies come later")
 
     def landed(self, ticket: Ticket) -> None:
         assert ticket is not None

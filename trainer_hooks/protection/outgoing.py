@@ -6,16 +6,17 @@ slot is sealed. The senders, a thread for each holder, follow; one that has to b
 
 import operator
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 from deadpool.host.errors import SnapshotError
-from deadpool.proto.vault.layout import SUM_BYTES, UNIQUE, Layout, aligned, replica_of
+from deadpool.proto.vault.layout import SUM_BYTES, Layout, replica_of
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import SlotPart
 from deadpool.proto.vault.wire import Put
-from deadpool.trainer_hooks.protection.copy_groups import groups_of
+from deadpool.trainer_hooks.protection.copy_groups import CopyGroup, groups_of
 from deadpool.trainer_hooks.protection.slots import OpenSlot
 
 _FEW = 4  # the share of a group's items, one in so many, that is worth picking out because the holder has them
@@ -41,10 +42,9 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class _Landed:
-    """Items [first, last), whole; or bytes [begin, end) of the data, of the one item `first`, of which more is to come."""
+    """A group, whole; or bytes [begin, end) of the data, of the one item that the group has."""
 
-    first: int
-    last: int
+    group: CopyGroup
     begin: int = 0
     end: int = 0
 
@@ -78,8 +78,8 @@ class OutgoingState:
         """Returns a state that lies in its slot, sealed."""
         layout, meta_bytes = slot.tables.layout, len(slot.tables.meta)
         outgoing = cls(stamp, layout, meta_bytes=meta_bytes, path=slot.path, data=slot.data, data_offset=slot.header.data_offset)
-        for first, last in groups_of(layout):
-            outgoing.landed(first, last, slot.tables.checksums[first:last])
+        for group in groups_of(layout):
+            outgoing.landed(group, slot.tables.checksums[group.first : group.last])
         outgoing.sealed(slot)
         return outgoing
 
@@ -90,19 +90,19 @@ class OutgoingState:
 
     # ------------------------------------------------------------ protect thread
 
-    def landed(self, first: int, last: int, sums: Sequence[int]) -> None:
-        """Items [first, last) lie in the slot, unique ones all of them or none."""
+    def landed(self, group: CopyGroup, sums: Sequence[int]) -> None:
+        """The group's items lie in the slot."""
         with self._changed:
             self._sums.extend(sums)
-            if self._layout.items[first].peers == UNIQUE:
-                self._landed.append(_Landed(first, last))
+            if group.unique:
+                self._landed.append(_Landed(group))
                 self._changed.notify_all()
 
-    def part_landed(self, index: int, begin: int, end: int) -> None:
-        """These bytes of the item lie in the slot. All of it travels."""
-        if self._layout.items[index].peers == UNIQUE:
+    def part_landed(self, group: CopyGroup, begin: int, end: int) -> None:
+        """These bytes of the group's item lie in the slot. All of it travels."""
+        if group.unique:
             with self._changed:
-                self._landed.append(_Landed(index, index + 1, begin, end))
+                self._landed.append(_Landed(group, begin, end))
                 self._changed.notify_all()
 
     def item_landed(self, total: int) -> None:
@@ -136,10 +136,9 @@ class OutgoingState:
             count += len(landed)
             for each in landed:
                 if each.end:
-                    yield self._part(each.first, each.begin, each.end)
+                    yield self._part(each.group.first, each.begin, each.end)
                 else:
-                    for first, last in self._needed(each, known):
-                        yield from self._runs(first, last)
+                    yield from self._needed(each.group, known)
 
     def tail(self) -> tuple[bytes, bytes]:
         assert self._tail is not None
@@ -153,28 +152,36 @@ class OutgoingState:
                 raise SnapshotError(f"step {self.request.step}: its copy has come to nothing")
             return self._landed[count:]
 
-    def _needed(self, landed: _Landed, known: Sequence[int] | None) -> list[tuple[int, int]]:
-        """Returns the ranges of items that are not the same in what is held."""
-        first, last = landed.first, landed.last
-        if known is None:
-            return [(first, last)]
-        same = list(map(operator.eq, self._sums[first:last], known[first:last]))
-        if all(same):
-            return []
-        if sum(same) * _FEW < len(same):
-            return [(first, last)]
-        return [(index, index + 1) for index, alike in enumerate(same, first) if not alike]
+    def _needed(self, group: CopyGroup, known: Sequence[int] | None) -> Iterator[SlotPart]:
+        """Yields what is not the same in what is held: neighbours together, with what lies between them."""
+        first, last = group.first, group.last
+        if known is not None:
+            differ = list(map(operator.ne, self._sums[first:last], known[first:last]))
+            if sum(differ) * _FEW <= (_FEW - 1) * len(differ):
+                for begin, end in _ranges(compress(range(first, last), differ)):
+                    yield from self._items(begin, end)
+                return
+        yield from self._items(first, last)
 
-    def _runs(self, first: int, last: int) -> Iterator[SlotPart]:
-        """Yields these items, neighbours together."""
-        items, begin = self._layout.items, first
-        for index in range(first + 1, last + 1):
-            here, before = items[index] if index < last else None, items[index - 1]
-            if here is None or here.offset != aligned(before.offset + before.nbytes):
-                if before.offset + before.nbytes > items[begin].offset:
-                    yield self._part(begin, items[begin].offset, before.offset + before.nbytes)
-                begin = index
+    def _items(self, first: int, last: int) -> Iterator[SlotPart]:
+        items = self._layout.items
+        begin, end = items[first].offset, items[last - 1].offset + items[last - 1].nbytes
+        if end > begin:
+            yield self._part(first, begin, end)
 
     def _part(self, index: int, begin: int, end: int) -> SlotPart:
         moved = self._replica.items[index].offset - self._layout.items[index].offset
         return SlotPart(path=self._path, offset=self._data_offset + begin, view=self._data[begin:end], to_offset=begin + moved)
+
+
+def _ranges(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yields [first, last) of what follows one another."""
+    first = last = -1
+    for index in indices:
+        if index != last:
+            if last > first:
+                yield first, last
+            first = index
+        last = index + 1
+    if last > first:
+        yield first, last

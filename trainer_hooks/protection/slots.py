@@ -2,6 +2,7 @@
 
 import logging
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +55,8 @@ class OwnSlots:
         self._rank, self._engine = rank, engine
         self._files = [SlotFile(path) for path in self._paths]
         self._memory = [self._tensor_over(file) for file in self._files]
+        self._descriptors = [os.open(path, os.O_RDWR) for path in self._paths]
+        weakref.finalize(self, _close_all, self._descriptors)
         self._targets: dict[int, tuple[Layout, int, list[Tensor]]] = {}
         self._prefaulted: set[int] = set()
 
@@ -94,6 +97,10 @@ class OwnSlots:
     def place(self, index: int, data_offset: int, layout: Layout) -> tuple[Path, memoryview]:
         """Returns the slot's file, and the memory of its data."""
         return self._paths[index], self.data(index, data_offset, layout)
+
+    def file(self, index: int) -> int:
+        """Returns a descriptor of the slot's file, open as long as these slots are used."""
+        return self._descriptors[index]
 
     def data(self, index: int, data_offset: int, layout: Layout) -> memoryview:
         return self._files[index].view[data_offset : data_offset + layout.data_bytes]
@@ -213,6 +220,11 @@ class OpenSlot:
         if checksum(data) != self.tables.checksums[index]:
             raise SnapshotError(f"rank {self.header.rank} step {self.header.step}: {item.key} fails its checksum")
         return data
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _tensor_at(base: Tensor, data_offset: int, item: Item) -> Tensor:

@@ -9,15 +9,20 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Any
+
+from torch import Tensor
 
 from deadpool.host.errors import SnapshotError
 from deadpool.proto.vault.layout import UNIQUE, Header, Item, Layout
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.boundary import Boundary
-from deadpool.trainer_hooks.protection.copier import Copier
-from deadpool.trainer_hooks.protection.copy_engine import Engine
-from deadpool.trainer_hooks.protection.copy_groups import groups_of
+from deadpool.trainer_hooks.protection.copier import Copier, Target
+from deadpool.trainer_hooks.protection.copy_engine import Engine, is_plain
+from deadpool.trainer_hooks.protection.copy_groups import CopyGroup, groups_of, is_small
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.gather import Gather
 from deadpool.trainer_hooks.protection.interval import Interval
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState
 from deadpool.trainer_hooks.protection.outside_writes import OutsideWrites
@@ -45,21 +50,21 @@ class Local:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A state that is to be copied into a slot, which is unsealed. `order`: for each item of the layout its index among those
-    held; `place`: the reverse; `groups`: of items that are copied together; `before`: what the slot still has;
-    `turn`: how many states in a row have found it there.
+    """A state that is to be copied into a slot, which is unsealed. `before`: what the slot still has; `turn`: how many states in
+    a row have found it there.
     """
 
     index: int
     boundary: Boundary
-    layout: Layout
-    order: list[int]
-    place: list[int]
-    groups: list[tuple[int, int]]
+    places: "_Places"
     data_offset: int
     meta: bytes
     before: "Copied | None"
     turn: int
+
+    @property
+    def layout(self) -> Layout:
+        return self.places.layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +76,8 @@ class Copied:
     layout: Layout
     data_offset: int
     meta: bytes
-    sums: list[int]
-    versions: list[int]
+    sums: Sequence[int]
+    versions: Sequence[int]
     turn: int
 
     def by_key(self) -> dict[str, int]:
@@ -100,10 +105,7 @@ class SnapshotWriter:
         return Placed(
             index=index,
             boundary=boundary,
-            layout=layout,
-            order=form.order,
-            place=form.place,
-            groups=form.groups,
+            places=form,
             data_offset=data_offset,
             meta=meta,
             before=before,
@@ -113,33 +115,39 @@ class SnapshotWriter:
     def copy(self, placed: Placed, outgoing: OutgoingState | None) -> Copied:
         """Copies S_k into its slot. SnapshotError: the sources may have changed meanwhile."""
         began = time.monotonic()
-        boundary, layout, slots = placed.boundary, placed.layout, self._local.slots()
-        targets = slots.targets(placed.index, layout, placed.data_offset)
+        boundary, places, slots = placed.boundary, placed.places, self._local.slots()
+        layout = places.layout
+        target = Target(
+            tensors=slots.targets(placed.index, layout, placed.data_offset),
+            data=slots.data(placed.index, placed.data_offset, layout),
+            file=slots.file(placed.index),
+            offset=placed.data_offset,
+        )
+        sources = places.in_layout_order(boundary.sources)
         copier = Copier(
             self._local.engine,
             layout,
-            sources=[boundary.sources[i] for i in placed.order],
-            targets=targets,
-            data=slots.data(placed.index, placed.data_offset, layout),
+            sources=sources,
+            target=target,
             outgoing=outgoing,
             turn=placed.turn,
             point=boundary.point,
         )
-        boundary.copies = [targets[i] for i in placed.place]
-        versions = [boundary.versions[i] for i in placed.order]
+        boundary.copies = places.in_held_order(target.tensors)
+        versions = places.in_layout_order(boundary.versions)
 
         def fence_opens() -> None:
             touched.extend(boundary.touched())
             boundary.copied.set()
 
         touched: list[str] = []
-        copier.run(placed.groups, self._seem_unchanged(placed, versions), fence_opens)
+        copier.run(places.groups, places.gathers, self._seem_unchanged(placed, versions), fence_opens)
         counters, sums = self._local.counters, copier.sums
         counters.copied_bytes += copier.copied_bytes
         counters.copy_s += time.monotonic() - began
         if not self._local.engine.is_true(boundary.point):
             raise SnapshotError("the groups were aborted before the device had come to the end of this step")
-        doubts = self._local.outside_writes.doubts(boundary, [sums[i] for i in placed.place], touched)
+        doubts = self._local.outside_writes.doubts(boundary, places.in_held_order(sums), touched)
         if doubts:
             raise SnapshotError(f"{doubts[0]} may have been changed while it was copied, outside of optimizer.step")
         return Copied(
@@ -153,7 +161,7 @@ class SnapshotWriter:
             turn=placed.turn,
         )
 
-    def _seem_unchanged(self, placed: Placed, versions: list[int]) -> dict[int, int]:
+    def _seem_unchanged(self, placed: Placed, versions: Sequence[int]) -> dict[int, int]:
         """Returns the checksums of the items that may still be in the slot as they are now, by index.
 
         Those of which no write is known since: neither by their version, nor by another checksum in the newest state.
@@ -165,7 +173,7 @@ class SnapshotWriter:
         if newest.layout is not placed.layout:
             return {}
         same = map(operator.and_, map(operator.eq, versions, before.versions), map(operator.eq, newest.sums, before.sums))
-        return {index: before.sums[index] for index, alike in enumerate(same) if alike}
+        return dict(compress(enumerate(before.sums), same))
 
     def agree(self, sharing: Sharing) -> None:
         """From now on this is who holds what as well."""
@@ -189,33 +197,59 @@ class SnapshotWriter:
         if form is not None and form.held is not held and _have_same_form(form.held, held):
             form = replace(form, held=held)  # parameters that are given other memory in each step
         if form is None or form.held is not held:
-            layout = layout_of(held, self._local.sharing.relied_on)
-            index = {each.key: i for i, each in enumerate(held)}
-            order = [index[item.key] for item in layout.items]
-            form = _Places(
-                held=held,
-                layout=layout,
-                order=order,
-                place=sorted(range(len(order)), key=order.__getitem__),
-                groups=groups_of(layout, self._local.engine.group_bytes),
-            )
+            form = _Places.of(held, layout_of(held, self._local.sharing.relied_on), self._local.engine.group_bytes)
         self._layout = form
         return form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
-    """Where the items of a state lie; `order`, `place`, `groups`: as in Placed."""
+    """Where the items of a state lie. `groups`: of items that are copied together; `gathers`: of those groups whose tensors, as
+    they are held, can be gathered. The other two put what belongs to each item into another order.
+    """
 
     held: list[Held]
     layout: Layout
-    order: list[int]
-    place: list[int]
-    groups: list[tuple[int, int]]
+    groups: list[CopyGroup]
+    gathers: list[Gather | None]
+    in_layout_order: Callable[[Sequence[Any]], Sequence[Any]]
+    in_held_order: Callable[[Sequence[Any]], Sequence[Any]]
+
+    @classmethod
+    def of(cls, held: list[Held], layout: Layout, group_bytes: int) -> "_Places":
+        index = {each.key: i for i, each in enumerate(held)}
+        order = [index[item.key] for item in layout.items]
+        groups = groups_of(layout, group_bytes)
+
+        def may_be_gathered(group: CopyGroup) -> bool:
+            return group.small and all(_is_gatherable(held[i].tensor) for i in order[group.first : group.last])
+
+        return cls(
+            held=held,
+            layout=layout,
+            groups=groups,
+            gathers=[Gather(group.items) if may_be_gathered(group) else None for group in groups],
+            in_layout_order=_picker(order),
+            in_held_order=_picker(sorted(range(len(order)), key=order.__getitem__)),
+        )
+
+
+def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Returns what picks these of a sequence, in this order."""
+    if len(indices) > 1:
+        return operator.itemgetter(*indices)
+    return lambda values: [values[index] for index in indices]
+
+
+def _is_gatherable(tensor: Tensor) -> bool:
+    """Returns whether its memory, and that of a clone, is its bytes in order, for the host to read."""
+    return is_plain(tensor) and tensor.device.type == "cpu"
 
 
 def _have_same_form(one: Sequence[Held], other: Sequence[Held]) -> bool:
-    forms = [[(each.key, each.tensor.shape, each.tensor.dtype) for each in held] for held in (one, other)]
+    forms = [
+        [(each.key, each.tensor.shape, each.tensor.dtype, _is_gatherable(each.tensor)) for each in held] for held in (one, other)
+    ]
     return forms[0] == forms[1]
 
 
@@ -231,6 +265,6 @@ def layout_of(held: Sequence[Held], peers: Peers) -> Layout:
             shape=tuple(each.tensor.shape),
             peers=index.get(peers.get(each.key, ()), UNIQUE),
         )
-        for each in held
+        for each in sorted(held, key=lambda each: is_small(each.tensor.nbytes))  # those that can be gathered side by side
     )
     return Layout.place(items, sets)

@@ -14,6 +14,7 @@ from deadpool.proto.messages import ProtectionChanged
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine, Point, Ticket
+from deadpool.trainer_hooks.protection.gather import Gather
 from deadpool.trainer_hooks.protection.outside_writes import WATCHED_STATES
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -29,6 +30,10 @@ class WritingEngine(CpuEngine):
     def copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor], point: Point) -> Ticket:
         self.meanwhile()
         return super().copy(sources, targets, point)
+
+    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
+        self.meanwhile()
+        super().gather(gather, sources, file, offset)
 
     def in_place(self, source: Tensor) -> memoryview | None:
         self.meanwhile()
