@@ -46,7 +46,7 @@ def tables_in_place(slot: SlotFile, header: Header | None, put: Put) -> Tables |
 
 def arrived(
     connection: socket.socket, arrival: Arrival, put: Put, path: Path, data: memoryview, before: Tables | None, turn: int
-) -> tuple[Header, bytes, int]:
+) -> tuple[Header, bytearray, int]:
     """Returns the replica's header, its tables, and how many bytes of data have come, once all has.
 
     SnapshotError unless they and every unique item are what the rank had. `before`: of the state that lies there, of which the
@@ -56,7 +56,7 @@ def arrived(
     raw = bytearray(put.tables_bytes)
     receive_into(connection, memoryview(raw)[: put.layout_bytes])
     try:
-        layout = Layout.from_bytes(bytes(raw[: put.layout_bytes]))
+        layout = Layout.from_bytes(memoryview(raw)[: put.layout_bytes])
     except (ValueError, TypeError) as error:
         raise SnapshotError(f"{said}: its layout is torn") from error
     items, come_bytes, complete = ArrivingItems(layout, data), 0, False
@@ -80,7 +80,7 @@ def arrived(
     if len(whole.checksums) != len(whole.layout.items) or whole.layout.unique_bytes != put.data_bytes:
         raise SnapshotError(f"{said}: its tables do not agree")
     items.check(whole, before, turn)
-    return header, bytes(raw), come_bytes
+    return header, raw, come_bytes
 
 
 def _steps(connection: socket.socket, put: Put) -> Iterator[tuple[int, int]]:

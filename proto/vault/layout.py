@@ -160,16 +160,43 @@ class Layout:
         rows = [[i.key, i.offset, i.nbytes, i.dtype, list(i.shape), i.peers] for i in self.items]
         return json.dumps([rows, self.peer_sets, self.unique_bytes, self.data_bytes], separators=(",", ":")).encode()
 
+    @cached_property
+    def unique_items(self) -> "UniqueItems":
+        """Returns what travels with a replica."""
+        return UniqueItems([index for index, item in enumerate(self.items) if item.peers == UNIQUE and item.nbytes], self.items)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Self:
+        """Returns the layout that to_bytes gave; the same object for the same bytes."""
+        return cls._parsed(_LayoutBytes(data))
+
     @classmethod
     @lru_cache(maxsize=64)
-    def from_bytes(cls, data: bytes) -> Self:
-        """Returns the layout that to_bytes gave; the same object for the same bytes."""
+    def _parsed(cls, data: "_LayoutBytes") -> Self:
         rows, peer_sets, unique_bytes, data_bytes = json.loads(data)
         items = tuple(
             Item(key=key, offset=offset, nbytes=nbytes, dtype=dtype, shape=tuple(shape), peers=peers)
             for key, offset, nbytes, dtype, shape, peers in rows
         )
         return cls(items=items, peer_sets=tuple(map(tuple, peer_sets)), unique_bytes=unique_bytes, data_bytes=data_bytes)
+
+
+class _LayoutBytes(bytes):
+    """A layout of thousands of items is a megabyte: Python's own hash of it would take a millisecond."""
+
+    def __hash__(self) -> int:
+        return checksum(self)
+
+
+class UniqueItems:
+    """The unique items of a layout that have bytes, in order: their indices among all items, and where they lie in the data."""
+
+    def __init__(self, indices: list[int], items: Sequence[Item]) -> None:
+        self.indices = indices
+        self.items = [items[index] for index in indices]
+        self.begins = [item.offset for item in self.items]
+        self.ends = [item.offset + item.nbytes for item in self.items]
+        self.slices = list(map(slice, self.begins, self.ends))
 
 
 _last_layouts: list[tuple[Layout, bytes]] = []
@@ -215,12 +242,12 @@ class Header:
         """Returns the header, or None when the slot is empty, torn or not a slot."""
         if len(page) < _FIELDS.size:
             return None
-        magic, sealed, rank, generation, step, *sizes, header_checksum = _FIELDS.unpack_from(page)
-        if magic != _MAGIC or sealed != 1:
+        fields = bytes(page[: _FIELDS.size])
+        magic, sealed, rank, generation, step, *sizes, header_checksum = _FIELDS.unpack(fields)
+        if magic != _MAGIC or sealed != 1 or checksum(fields[:-SUM_BYTES] + bytes(SUM_BYTES)) != header_checksum:
             return None
         names = ("layout_bytes", "meta_bytes", "items", "data_offset", "data_bytes", "unique_bytes", "tables_checksum")
-        header = cls(rank=rank, generation=generation, step=step, **dict(zip(names, sizes, strict=True)))
-        return header if checksum(header._pack(0)) == header_checksum else None
+        return cls(rank=rank, generation=generation, step=step, **dict(zip(names, sizes, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,12 +266,11 @@ class Tables:
         """Returns the tables; SnapshotError when their checksum is not the header's."""
         if len(data) != header.tables_bytes or checksum(data) != header.tables_checksum:
             raise SnapshotError(f"tables of rank {header.rank} step {header.step}: checksum differs")
-        data = bytes(data)
-        meta_at, sums_at = header.layout_bytes, header.layout_bytes + header.meta_bytes
+        view, meta_at, sums_at = memoryview(data), header.layout_bytes, header.layout_bytes + header.meta_bytes
         return cls(
-            layout=Layout.from_bytes(data[:meta_at]),
-            meta=data[meta_at:sums_at],
-            checksums=struct.unpack(f"<{header.items}Q", data[sums_at:]),
+            layout=Layout.from_bytes(view[:meta_at]),
+            meta=bytes(view[meta_at:sums_at]),
+            checksums=struct.unpack(f"<{header.items}Q", view[sums_at:]),
         )
 
 
@@ -322,7 +348,7 @@ class SlotFile:
 
     def header(self) -> Header | None:
         """Returns the header of a sealed slot, None when it is empty or torn."""
-        return Header.from_page(bytes(self.view[:HEADER_BYTES]))
+        return Header.from_page(self.view)
 
     def tables(self, header: Header) -> Tables:
         return Tables.from_bytes(header, self.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes])
@@ -334,7 +360,7 @@ class SlotFile:
         """First act of every write: from here to seal() the slot is torn."""
         self.view[_SEALED_OFFSET : _SEALED_OFFSET + 4] = b"\0\0\0\0"
 
-    def seal(self, header: Header, tables: bytes) -> None:
+    def seal(self, header: Header, tables: bytes | bytearray) -> None:
         """Writes the tables and, last, the header. The data must lie at header.data_offset already."""
         if HEADER_BYTES + len(tables) > header.data_offset or header.slot_bytes > self.capacity_bytes:
             raise SnapshotError(f"{self.path.name}: {len(tables)} bytes of tables and {header.data_bytes} of data do not fit")

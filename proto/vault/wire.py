@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from deadpool.host.errors import ProtocolError
-from deadpool.proto.frames import receive_exactly, receive_rest, to_frame
+from deadpool.proto.frames import LENGTH_BYTES, receive_exactly, receive_rest, to_frame
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.step import NO_STEP
 
@@ -120,7 +120,7 @@ _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(
 
 
 def send_request(connection: socket.socket, request: Request) -> None:
-    _send(connection, {"request": type(request).__name__, **dataclasses.asdict(request)})
+    _send(connection, {"request": type(request).__name__, **_fields_of(request)})
 
 
 def receive_request(connection: socket.socket) -> Request | None:
@@ -138,7 +138,7 @@ def receive_request(connection: socket.socket) -> Request | None:
 
 
 def send_reply(connection: socket.socket, reply: Reply) -> None:
-    _send(connection, dataclasses.asdict(reply))
+    _send(connection, _fields_of(reply))
 
 
 def receive_reply(connection: socket.socket) -> Reply:
@@ -152,9 +152,18 @@ def receive_reply(connection: socket.socket) -> Reply:
         raise ProtocolError(f"not a reply: {error}") from error
 
 
-def send_piece(connection: socket.socket, offset: int, data: memoryview) -> None:
-    send_piece_header(connection, offset, len(data))
-    connection.sendall(data)
+def send_together(connection: socket.socket, *parts: bytes | memoryview) -> None:
+    """Sends these parts, one after the other: by one call of the kernel where it takes them all."""
+    sent = connection.sendmsg(parts)
+    for part in parts:
+        if sent < len(part):
+            connection.sendall(memoryview(part)[sent:])
+        sent = max(0, sent - len(part))
+
+
+def send_piece(connection: socket.socket, offset: int, data: memoryview, *, behind: bytes = b"") -> None:
+    """Sends a piece, after what comes before it."""
+    send_together(connection, behind, _PIECE.pack(offset, len(data)), data)
 
 
 def send_piece_header(connection: socket.socket, offset: int, size_bytes: int) -> None:
@@ -162,8 +171,8 @@ def send_piece_header(connection: socket.socket, offset: int, size_bytes: int) -
     connection.sendall(_PIECE.pack(offset, size_bytes))
 
 
-def send_end_of_pieces(connection: socket.socket) -> None:
-    send_piece_header(connection, 0, 0)
+def send_end_of_pieces(connection: socket.socket, *following: bytes) -> None:
+    send_together(connection, _PIECE.pack(0, 0), *following)
 
 
 def receive_piece(connection: socket.socket) -> tuple[int, int]:
@@ -197,10 +206,14 @@ def _ranges(value: object) -> tuple[tuple[int, int], ...]:
 _VALUES: dict[str, Callable[[object], Any]] = {"kind": lambda value: SlotKind(str(value)), "ranges": _ranges}
 
 
+def _fields_of(message: Request | Reply) -> dict[str, object]:
+    return {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
+
+
 def _send(connection: socket.socket, frame: dict[str, object]) -> None:
     connection.sendall(to_frame(frame))
 
 
 def _receive(connection: socket.socket) -> dict[str, object] | None:
-    first = connection.recv(1)
+    first = connection.recv(LENGTH_BYTES)
     return receive_rest(connection, first, MAX_FRAME_BYTES) if first else None

@@ -52,13 +52,13 @@ class VaultClient:
             send_request(connection, outgoing.request)
             begun = self._checked(connection)
             held = StateId(generation=begun.held_generation, step=begun.held_step)
-            connection.sendall(outgoing.layout)
+            behind = outgoing.layout
             for part in outgoing.parts(held):
-                send_piece(connection, part.to_offset, part.view)
-                sent_bytes += len(part.view)
-            send_end_of_pieces(connection)
-            for last in outgoing.tail():
-                connection.sendall(last)
+                send_piece(connection, part.to_offset, part.view, behind=behind)
+                sent_bytes, behind = sent_bytes + len(part.view), b""
+            if behind:
+                connection.sendall(behind)
+            send_end_of_pieces(connection, *outgoing.tail())
             self._checked(connection)
         return sent_bytes
 
