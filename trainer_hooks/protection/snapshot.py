@@ -29,7 +29,7 @@ from deadpool.trainer_hooks.protection.outside_writes import OutsideWrites
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
 from deadpool.trainer_hooks.state.items import Held, type_name
-from deadpool.trainer_hooks.state.metadata import pack_meta
+from deadpool.trainer_hooks.state.metadata import MetaPacker
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,12 +90,13 @@ class SnapshotWriter:
     def __init__(self, local: Local) -> None:
         self._local = local
         self._layout: _Places | None = None
+        self._packer = MetaPacker()
         self._sealed: dict[int, tuple[Header, Copied]] = {}  # by slot
 
     def place(self, boundary: Boundary, keep_steps: Sequence[int]) -> Placed:
         """Finds the slot that holds none of `keep_steps`, and makes it ready. ConfigError: there is no room for it to grow."""
         form = self._form(boundary.held)
-        layout, meta = form.layout, pack_meta(boundary.meta)
+        layout, meta = form.layout, self._packer.pack(boundary.meta)
         slot_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
         slots = self._local.slots()
         index, header = slots.to_write(keep_steps, slot_bytes)

@@ -77,6 +77,7 @@ class Inventory:
     ) -> None:
         self.modules = modules.modules_of(models)
         self.shards: Shards = modules.shards_of(self.modules.values())
+        self.wrappers = modules.Wrappers(self.modules.values())
         self.optimizers = optimizers_by_name
         self.places: dict[str, Place] = {}
         self.names = ParameterNames()

@@ -2,13 +2,16 @@
 
     magic | length of the text (uint64, little endian) | text (JSON) | the tensors' bytes, one after the other
 
-Packed anew with every state, so it is made for small things: torch.save takes ten times as long. The text is what encode
+Packed with every state, so it is made for small things: torch.save takes ten times as long. The text is what encode
 (storable.py) gives, in JSON; what JSON does not have is an object with the one key "", a list of the name of its kind and parts.
+Of what the metadata consists of, only what has changed since the state before is written anew (MetaPacker).
 """
 
 import json
+import marshal
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -26,15 +29,56 @@ _HEAD: Final = struct.Struct("<8sQ")
 _TAG: Final = ""
 _NUMBERS: Final = (bool, float, type(None))  # and int, which has limits as text
 _INT_MAX: Final = 1 << 256
+_MARSHAL_WITHOUT_REFERENCES: Final = 2  # later versions write how often an object is referred to
+_AS_NUMPY: Final = frozenset({torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64, torch.bool})
 
 
 def pack_meta(meta: Meta) -> bytes:
     """Returns the metadata as bytes. SnapshotError names what the snapshot would not hold: nobody may rely on it."""
-    if meta[GAPS]:
-        raise SnapshotError(f"not in the snapshot: {_named(meta[GAPS])}")
-    parts: list[bytes] = []
-    text = json.dumps(_written(meta, parts), separators=(",", ":")).encode()
-    return b"".join((_HEAD.pack(_MAGIC, len(text)), text, *parts))
+    return MetaPacker().pack(meta)
+
+
+class MetaPacker:
+    """Packs the metadata of one state after the other. For one thread alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Section] = {}
+
+    def pack(self, meta: Meta) -> bytes:
+        """Returns the same as pack_meta."""
+        if meta[GAPS]:
+            raise SnapshotError(f"not in the snapshot: {_named(meta[GAPS])}")
+        self._known = {name: self._section(name, value) for name, value in meta.items()}
+        text = ",".join(f"{json.dumps(name)}:{section.text}" for name, section in self._known.items())
+        data = f"{{{text}}}".encode()
+        parts = (part for section in self._known.values() for part in section.parts)
+        return b"".join((_HEAD.pack(_MAGIC, len(data)), data, *parts))
+
+    def _section(self, name: str, value: Any) -> "_Section":
+        """Returns the section as it was packed for the state before, if it is the same: no value is changed after its capture."""
+        known, content = self._known.get(name), _content(value)
+        if known is not None and (known.value is value or (content is not None and content == known.content)):
+            return known
+        parts: list[bytes] = []
+        return _Section(value, content, json.dumps(_written(value, parts), separators=(",", ":")), parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A part of the metadata, and what it is packed to. `content`: None where only the very same object is surely the same."""
+
+    value: Any
+    content: bytes | None
+    text: str
+    parts: list[bytes]
+
+
+def _content(value: Any) -> bytes | None:
+    """Returns bytes that are the same for the same value of the same types only; None: it has tensors."""
+    try:
+        return marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES)
+    except ValueError:
+        return None
 
 
 def unpack_meta(data: bytes) -> Meta:
@@ -82,6 +126,9 @@ def _written(value: Any, parts: list[bytes]) -> Any:
 
 def _tensor_written(tensor: Tensor, parts: list[bytes]) -> list[Any]:
     """Returns type, shape, strides (None: row-major) and kind of device."""
+    if tensor.dtype in _AS_NUMPY and tensor.device.type == "cpu" and not tensor.is_neg() and tensor.is_contiguous():
+        parts.append(tensor.detach().numpy().tobytes())
+        return [type_name(tensor.dtype), list(tensor.shape), None, "cpu"]
     plain = tensor.detach().resolve_conj().resolve_neg()
     parts.append(plain.contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes())
     stride = None if plain.is_contiguous() else list(plain.stride())

@@ -121,34 +121,39 @@ def unreduced(modules: Mapping[str, nn.Module]) -> Iterator[str]:
                 yield f"{paths[id(record._module_info.module)]}.{record._module_info.param_name}"
 
 
-def conditions(modules: Mapping[str, nn.Module]) -> dict[str, Any]:
+def conditions(modules: Mapping[str, nn.Module], wrappers: "Wrappers") -> dict[str, Any]:
     """Returns what decides how these modules compute next and lies in no state_dict: which of them train ("1"), whether the next
     forward of each DistributedDataParallel begins with a broadcast of buffers, and whether FSDP2 and it sum gradients.
     """
     return {
         "training": "".join("1" if module.training else "0" for module in modules.values()),
-        "broadcasts": [each.require_forward_param_sync for each in _replicated(modules)],
+        "broadcasts": [each.require_forward_param_sync for each in wrappers.replicated],
         "sums": [
-            *(each.require_backward_grad_sync for each in _replicated(modules)),
-            *(flag for group in _parameter_groups(modules.values()) for flag in (group.reduce_grads, group.all_reduce_grads)),
+            *(each.require_backward_grad_sync for each in wrappers.replicated),
+            *(flag for group in wrappers.sharded for flag in (group.reduce_grads, group.all_reduce_grads)),
         ],
     }
 
 
-def restore_conditions(modules: Mapping[str, nn.Module], saved: Mapping[str, Any]) -> None:
+def restore_conditions(modules: Mapping[str, nn.Module], wrappers: "Wrappers", saved: Mapping[str, Any]) -> None:
     for module, training in zip(modules.values(), saved["training"], strict=True):
         module.training = training == "1"
-    for each, broadcasts in zip(_replicated(modules), saved["broadcasts"], strict=True):
+    for each, broadcasts in zip(wrappers.replicated, saved["broadcasts"], strict=True):
         each.require_forward_param_sync = broadcasts
     sums = iter(saved["sums"])
-    for each in _replicated(modules):
+    for each in wrappers.replicated:
         each.require_backward_grad_sync = next(sums)
-    for group in _parameter_groups(modules.values()):
+    for group in wrappers.sharded:
         group.reduce_grads, group.all_reduce_grads = next(sums), next(sums)
 
 
-def _replicated(modules: Mapping[str, nn.Module]) -> list[DistributedDataParallel]:
-    return [each for each in modules.values() if isinstance(each, DistributedDataParallel)]
+class Wrappers:
+    """What among these modules communicates for others: every DistributedDataParallel, and every group of FSDP2's parameters."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        modules = list(modules)
+        self.replicated = [each for each in modules if isinstance(each, DistributedDataParallel)]
+        self.sharded = [*_parameter_groups(modules)]
 
 
 def _parameter_groups(modules: Iterable[nn.Module]) -> Iterator[Any]:

@@ -93,7 +93,7 @@ class TrainingState:
         left_out: list[str] = []
         meta: Meta = {
             "structure": self._packed_structure(),
-            "conditions": conditions(now.modules),
+            "conditions": conditions(now.modules, now.wrappers),
             "pipelines": pipelines.conditions(),
             "modules": {
                 path: encode(module.get_extra_state(), f"{path}.get_extra_state()", left_out)
@@ -150,7 +150,7 @@ class TrainingState:
     def restore_meta(self, meta: Meta) -> None:
         """Restores what is not a tensor, into a process that was made to fit. The random generators come last."""
         now = self._inventory()
-        restore_conditions(now.modules, meta["conditions"])
+        restore_conditions(now.modules, now.wrappers, meta["conditions"])
         pipelines.restore(meta["pipelines"])
         for path, module in now.stateful_modules:
             if path in meta["modules"]:
