@@ -32,7 +32,7 @@ class _UnderWay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SlotMemory:
     """The memory of a slot: `tensors` over it, in layout order; `data`: all of them; `file`: the same, open, from `offset` on."""
 
     tensors: Sequence[Tensor]
@@ -50,7 +50,7 @@ class Copier:
         layout: Layout,
         *,
         sources: Sequence[Tensor],
-        target: Target,
+        target: SlotMemory,
         outgoing: OutgoingState | None,
         turn: int,
         point: Point,

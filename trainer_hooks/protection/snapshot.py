@@ -18,7 +18,7 @@ from deadpool.host.errors import SnapshotError
 from deadpool.proto.vault.layout import UNIQUE, Header, Item, Layout
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.boundary import Boundary
-from deadpool.trainer_hooks.protection.copier import Copier, Target
+from deadpool.trainer_hooks.protection.copier import Copier, SlotMemory
 from deadpool.trainer_hooks.protection.copy_engine import Engine, is_plain
 from deadpool.trainer_hooks.protection.copy_groups import CopyGroup, groups_of, is_small
 from deadpool.trainer_hooks.protection.counters import Counters
@@ -118,7 +118,7 @@ class SnapshotWriter:
         began = time.monotonic()
         boundary, places, slots = placed.boundary, placed.places, self._local.slots()
         layout = places.layout
-        target = Target(
+        target = SlotMemory(
             tensors=slots.targets(placed.index, layout, placed.data_offset),
             data=slots.data(placed.index, placed.data_offset, layout),
             file=slots.file(placed.index),
