@@ -3,6 +3,8 @@
     python benchmarks/recovery.py --runs 5 > recovery.json
     python benchmarks/recovery.py --runs 5 --rivals --work build/rivals > recovery.json
 
+    python benchmarks/recovery.py --runs 5 --only deadpool-kill-node --only deadpool-kill-rank -- --parallel pp
+
     python benchmarks/recovery.py --construction 5 --readiness --runs 1 --into figures.json    # again and again
     python benchmarks/recovery.py --plot figures.json docs/recovery.svg
 
