@@ -163,6 +163,8 @@ def _nodes(job: _OfJob, measures: JobMeasures) -> Iterator[Metric]:
     yield of_nodes(
         "troubles", "What a node runs out of: how many of memory, /dev/shm, files, logs", lambda node: len(node.troubles)
     )
+    straggler = "Own part of a step of a node's straggler, so many times the median of all ranks; 0 where no rank straggles"
+    yield of_nodes("straggler_ratio", straggler, lambda node: max((rank.slow_times for rank in node.ranks), default=0.0))
     yield of_nodes("standins_ready", "Processes that wait for a rank", lambda node: node.standins_ready)
 
 
