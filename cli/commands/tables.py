@@ -95,7 +95,7 @@ def findings_view(findings: Sequence["Finding"]) -> Table:
 
 def event_line(event: dict[str, Any]) -> Text:
     """Returns one event as a line: time, generation, name, and what else it says."""
-    rest = {key: value for key, value in event.items() if key not in ("time", "event", "generation", "caused_by")}
+    rest = {key: value for key, value in event.items() if key not in ("time", "event", "generation", "caused_by", "version")}
     text = Text(f"{event.get('time', '')}  g{event.get('generation', '?')}  ")
     text.append(str(event.get("event", "?")), style="bold")
     return text.append("  " + "  ".join(f"{key}={value}" for key, value in rest.items()) if rest else "")

@@ -193,7 +193,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
         return
     if was_spare:
         state.note("node_lost", node=node_id, reason=reason, ranks=ranks, spares_left=len(roster.spares()))
-    else:
+    elif not (state.phase is Phase.END and node.stopped):  # then it has gone as it was told to
         state.note("node_lost", node=node_id, reason=reason, ranks=ranks)
     match state.phase:
         case Phase.ASSEMBLE:

@@ -190,3 +190,14 @@ def test_a_process_that_dies_after_its_release_and_before_its_scripts_end_has_no
     finished(scene, 8)
     scene.exits(2, 139, signal=11)
     assert scene.state.phase is Phase.RECOVER
+
+
+def test_a_node_that_has_stopped_as_told_is_not_called_lost() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    scene.stop()
+    scene.say(0, messages.Stopped())
+    scene.lose(0)
+    assert not scene.notes("node_lost")
+    scene.lose(1)
+    assert [note.fields["node"] for note in scene.notes("node_lost")] == ["node1"]
