@@ -22,7 +22,7 @@ from deadpool.proto.faults import FAULTS, Target
 from deadpool.proto.step import NO_STEP
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from deadpool.cli.client import Client
 
@@ -106,7 +106,7 @@ def status(job_id: str | None, as_text: bool, watch: bool, holdings: bool) -> No
         from deadpool.cli import client
 
         with client.connected(found) as job:
-            console.print(_look(job, console, holdings=holdings), soft_wrap=not console.is_terminal)
+            _show(job, console, holdings=holdings)
 
 
 def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> None:
@@ -129,14 +129,13 @@ def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> N
             time.sleep(_REFRESH_S)
 
 
-def _look(job: "Client", console: "Console", *, holdings: bool) -> "RenderableType":
-    from rich.console import Group
-
+def _show(job: "Client", console: "Console", *, holdings: bool) -> None:
     from deadpool.cli.commands import tables
 
     status = job.status()
-    view = tables.status_view(status, console)
-    return Group(view, tables.holdings_view(job.holdings(status))) if holdings else view
+    tables.show_status(status, console)
+    if holdings:
+        console.print(tables.holdings_view(job.holdings(status)))
 
 
 def _watch(folder: Path, console: "Console", *, holdings: bool) -> None:

@@ -27,11 +27,14 @@ _WIDE = 240
 _LINES = 60
 
 
-def status_view(status: JobStatus, console: Console) -> RenderableType:
-    """Returns all that there is to say of the job; on a terminal a letter a node where a line for each rank would fill pages."""
+def show_status(status: JobStatus, console: Console) -> None:
+    """Prints all that there is to say of the job; on a terminal a letter a node where a line for each rank would fill pages."""
     height = _LINES if console.is_terminal and lines_wanted(status) > _LINES else None
     lines = frame(status, width=console.width, height=height, glyphs=glyphs_for(console.encoding))
-    return Group(*lines)
+    if console.is_terminal:
+        console.print(Group(*lines))
+    else:  # of a thousand nodes thousands of lines: that none of them has to be broken need not be found out
+        console.file.write("".join(f"{line.plain}\n" for line in lines))
 
 
 def holdings_view(held: JobHoldings) -> RenderableType:

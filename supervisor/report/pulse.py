@@ -70,7 +70,9 @@ class NodePulse:
     clock_ahead_s: deque[float] = field(default_factory=lambda: deque(maxlen=_POINTS))  # the largest has had the shortest way
 
     def heard(self, name: str, value: float, now_s: float) -> None:
-        points = self.counters.setdefault(name, deque(maxlen=_POINTS))
+        points = self.counters.get(name)
+        if points is None:
+            points = self.counters[name] = deque(maxlen=_POINTS)
         if points and value < points[-1][1]:
             points.clear()
         points.append((now_s, value))
@@ -100,7 +102,9 @@ class Pulse:
     def heard(self, node_id: str, heartbeat: Heartbeat, *, now_s: float, wall_s: float = 0.0) -> None:
         """`wall_s`: what our own calendar clock says; 0 for a heartbeat of the past."""
         self.heartbeats[node_id] = (heartbeat, now_s)
-        node = self.nodes.setdefault(node_id, NodePulse())
+        node = self.nodes.get(node_id)
+        if node is None:
+            node = self.nodes[node_id] = NodePulse()
         if wall_s and heartbeat.wall_s:
             node.clock_ahead_s.append(heartbeat.wall_s - wall_s)
             self.clocks_ahead_s[node_id] = max(node.clock_ahead_s)

@@ -35,7 +35,7 @@ def test_on_a_terminal_a_thousand_nodes_do_not_fill_pages_but_a_program_gets_a_l
     shown = []
     for terminal in (True, False):
         console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
-        console.print(tables.status_view(thousand(), console))
+        tables.show_status(thousand(), console)
         assert isinstance(console.file, io.StringIO)
         shown.append(len(console.file.getvalue().splitlines()))
     assert shown[0] <= 60
