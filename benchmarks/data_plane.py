@@ -14,6 +14,8 @@ commit             snapshot and replica of one state, from the boundary until it
 restore_own, restore_replica    a process made to hold the state again, from its own slot, or from the holder
 stall_s            how long each step of `--steps` of `--compute-s` each waited for the copy of the state before it
 committed_steps    of those steps
+ticks              a thread that computes in short pieces while a state is copied and sent, beside the same thread alone: how long
+                   it waits for the interpreter's lock in all, and its longest tick (interpreter_lock.py)
 
 It takes five times the state in memory, two of it for the replicas. Progress goes to stderr, JSON to stdout.
 """
@@ -31,6 +33,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import ceilings, machine
+from benchmarks.interpreter_lock import tick
 from benchmarks.protected_rank import TOKEN, HolderProcess, ProtectedRank, tensors
 from benchmarks.stats import summarize
 from deadpool.proto.messages import Endpoint, Source, SourceKind
@@ -104,6 +107,20 @@ def of_training(rank: ProtectedRank, steps: int, compute_s: float) -> dict[str, 
     }
 
 
+def of_ticks(rank: ProtectedRank, repeats: int) -> dict[str, list[dict[str, float]]]:
+    """Returns how a thread of the rank ticks while a state is protected, and for as long while none is."""
+    found: dict[str, list[dict[str, float]]] = {"protected": [], "alone": []}
+    for _ in range(repeats):
+        rank.train_step()
+        protected = tick(lambda: rank.step - 1 not in rank.commits[-1:])
+        rank.wait_committed()
+        until_s = time.perf_counter() + protected.wall_s
+        alone = tick(lambda until_s=until_s: time.perf_counter() < until_s)  # type: ignore[misc]
+        found["protected"].append(protected.figures())
+        found["alone"].append(alone.figures())
+    return found
+
+
 def rate(rank: ProtectedRank, began_s: float) -> float:
     return rank.size_bytes / (time.perf_counter() - began_s) / 1e9
 
@@ -119,10 +136,11 @@ def measure(size_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
         with ProtectedRank(parameters, [holder.endpoint]) as rank:
             found |= of_replicas(rank, holder.endpoint, repeats)
             training = of_training(rank, arguments.steps, arguments.compute_s)
+            ticks = of_ticks(rank, repeats)
     finally:
         holder.close()
     figures = {name: summarize(each) | {"raw": [round(one, 3) for one in each]} if each else None for name, each in found.items()}
-    return {"size_bytes": size_bytes, "gb_s": figures, "shares": shares(found), "training": training}
+    return {"size_bytes": size_bytes, "gb_s": figures, "shares": shares(found), "training": training, "ticks": ticks}
 
 
 def shares(found: dict[str, list[float] | None]) -> dict[str, float]:

@@ -5,7 +5,8 @@
 
 Starts itself under deadpool-launch on two nodes of two ranks. Blocks of steps alternate (with, without, without, with, ...), so
 that slow drifts of the machine cancel; the first steps of each block are not counted. A step's time is the slowest rank's, from
-one completed step to the next; `cpu_s` is a rank's processor time for it, all threads. Progress goes to stderr, JSON to stdout.
+one completed step to the next; `cpu_s` is a rank's processor time for it, all threads. `job_cpu_s`: the same for every process of
+the job, agents, supervisor and launcher too, divided by the ranks, over whole blocks. Progress goes to stderr, JSON to stdout.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -67,6 +70,7 @@ def train(plan: BlockPlan, out: Path, options: list[str]) -> None:
     run, guard, train_step = many_tensors(plan.tensors) if plan.tensors else protected_training(options, plan.steps)
     times_s: dict[int, float] = {}
     cpu_s: dict[int, float] = {}
+    job_cpu_s: dict[int, float] = {}  # by block: what all processes have taken when it begins
     last_s, last_cpu_s = time.perf_counter(), time.process_time()
     for step, _ in guard.run(train_step, until=plan.steps):
         now_s, now_cpu_s = time.perf_counter(), time.process_time()
@@ -76,8 +80,16 @@ def train(plan: BlockPlan, out: Path, options: list[str]) -> None:
             guard.protecting = plan.protected(step + 1)
         if run.rank == 0 and plan.block(step + 1) > plan.block(step):
             print(f"block {plan.block(step) + 1} of {2 * plan.pairs}", file=sys.stderr, flush=True)
-    found = {"times_s": times_s, "cpu_s": cpu_s, "counters": dataclasses.asdict(guard.counters)}
+            job_cpu_s[plan.block(step + 1)] = spent_by_job_s()
+    found = {"times_s": times_s, "cpu_s": cpu_s, "job_cpu_s": job_cpu_s, "counters": dataclasses.asdict(guard.counters)}
     (out / f"rank-{run.rank}.json").write_text(json.dumps(found))
+
+
+def spent_by_job_s() -> float:
+    """Returns the processor time that the launcher and all that live under it have taken so far."""
+    launcher = [each for each in psutil.Process().parents() if "deadpool.cli.launch" in each.cmdline()][-1]
+    times = [each.cpu_times() for each in (launcher, *launcher.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 # ---------------------------------------------------------------- outside
@@ -98,6 +110,15 @@ def pair_medians(plan: BlockPlan, times_s: dict[int, float]) -> Iterator[tuple[f
         )
 
 
+def job_cpu(plan: BlockPlan, begun_s: dict[int, float]) -> dict[str, float]:
+    """Returns the job's mean processor time for a rank's step, with protection and without."""
+    found: dict[str, list[float]] = {"protected": [], "unprotected": []}
+    for block in range(2 * plan.pairs):
+        kind = "protected" if plan.protected(WARM_UP_STEPS + block * plan.block_steps) else "unprotected"
+        found[kind].append((begun_s[block + 1] - begun_s[block]) / (plan.block_steps * RANKS))
+    return {kind: round(statistics.mean(each), 5) for kind, each in found.items()}
+
+
 def report(plan: BlockPlan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     times_s = slowest(ranks)
     counted = [step for step in times_s if plan.counted(step)]
@@ -111,6 +132,7 @@ def report(plan: BlockPlan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         kind: statistics.mean(spent_s[step] for step in counted if plan.protected(step) is on)
         for kind, on in (("protected", True), ("unprotected", False))
     }
+    job = job_cpu(plan, {int(block): spent for block, spent in ranks[0]["job_cpu_s"].items()})
     total = {name: sum(rank["counters"][name] for rank in ranks) for name in ranks[0]["counters"]}
     snapshots = max(1, total["commits"])
     copied_bytes, replicated_bytes = total["copied_bytes"] // snapshots, total["replicated_bytes"] // snapshots
@@ -122,6 +144,8 @@ def report(plan: BlockPlan, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "added_s_in_pairs": summarize([protected - unprotected for protected, unprotected in pairs]),
         "cpu_s": {kind: round(each, 5) for kind, each in cpu.items()},
         "added_cpu_s": round(cpu["protected"] - cpu["unprotected"], 5),
+        "job_cpu_s": job,
+        "added_job_cpu_s": round(job["protected"] - job["unprotected"], 5),
         "per_rank_and_step": {"copied_bytes": copied_bytes, "replicated_bytes": replicated_bytes},
         "copy_gb_s": rate(total["copied_bytes"], total["copy_s"]),
         "replicate_gb_s": rate(total["replicated_bytes"], total["replicate_s"]),
