@@ -1,6 +1,7 @@
 """One rank's protection with nothing else around it: slots in /dev/shm, a holder in another process, a world of one rank.
 
-The holder is this file, run by itself: it prints its port and ends when its standard input is closed.
+The holder is this file, run by itself: it prints its port and ends when its standard input is closed. With an address to listen
+on it prints an empty line first, and waits for one: meanwhile it may be given a network.
 """
 
 import subprocess
@@ -68,9 +69,9 @@ class HolderProcess:
 
 
 class ProtectedRank:
-    """Trains `parameters` by adding to them; `holders`: where its replicas go."""
+    """Trains `parameters` by adding to them; `holders`: where its replicas go, by so many connections each (0: auto)."""
 
-    def __init__(self, parameters: nn.ParameterList, holders: list[Endpoint]) -> None:
+    def __init__(self, parameters: nn.ParameterList, holders: list[Endpoint], connections: int = 1) -> None:
         self.model = nn.Module()
         self.model.weights = parameters
         self.trained = [each for each in parameters if each.requires_grad]
@@ -86,7 +87,7 @@ class ProtectedRank:
         self.commits: list[int] = []
         self._cancelled = threading.Event()
         store = HashStore()
-        clients: list[ReplicaSender] = [VaultClient(endpoint, TOKEN) for endpoint in holders]
+        clients: list[ReplicaSender] = [VaultClient(endpoint, TOKEN, connections) for endpoint in holders]
         self._again = Holders(clients, self._cancelled)
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
@@ -123,6 +124,10 @@ class ProtectedRank:
         stamp = Stamp(rank=0, state=slot.state, keep_step=NO_STEP, sender_generation=1)
         self._again.send(OutgoingState.of(slot, stamp))
 
+    @property
+    def newest(self) -> StateId:
+        return StateId(generation=1, step=self.step - 1)
+
     def settle(self) -> None:
         """Trains until every slot, here and at the holders, has been written once."""
         for _ in range(SETTLING_STATES):
@@ -154,8 +159,8 @@ class ProtectedRank:
         print(f"protection has failed: {error}", file=sys.stderr)
 
 
-def hold() -> None:
-    server = ReplicaServer("127.0.0.1", TOKEN)
+def hold(host: str = "127.0.0.1") -> None:
+    server = ReplicaServer(host, TOKEN)
     vault = Vault.create(Path("/dev/shm"), f"benchmark-{server.port}", "holder")
     try:
         server.start(vault.folder)
@@ -166,5 +171,14 @@ def hold() -> None:
         vault.remove()
 
 
+def main() -> None:
+    if len(sys.argv) == 1:
+        hold()
+        return
+    print(flush=True)
+    sys.stdin.readline()
+    hold(sys.argv[1])
+
+
 if __name__ == "__main__":
-    hold()
+    main()

@@ -103,6 +103,7 @@ class JobConfig:
     h2h: Transport = Transport.TCP  # how replicas travel
     place_replicas: Places = Places.RING
     topology: tuple[tuple[str, str], ...] = ()  # (node or host, domain): nodes of one domain fail together
+    replica_connections: int = 0  # that carry one rank's replicas to one holder by TCP; 0: auto, more where they make it faster
     command: tuple[str, ...]  # script (or module, program) and its arguments
     entry: Entry = Entry.SCRIPT
     python: str  # interpreter for the ranks
@@ -220,6 +221,7 @@ class Keeping:
     log_dir: str = ""
     h2h: Transport = Transport.TCP
     replicas: int = 1
+    replica_connections: int = 1
 
 
 def keeping_to_json(config: JobConfig) -> str:

@@ -5,34 +5,56 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from deadpool.host.errors import SnapshotError
+from deadpool.agent.vault.joined import JoinedConnections
+from deadpool.host.errors import ProtocolError, SnapshotError
 from deadpool.proto.frames import receive_exactly
 from deadpool.proto.vault.arriving import ArrivingItems
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Layout, SlotFile, Tables
 from deadpool.proto.vault.transport import Arrival
-from deadpool.proto.vault.wire import Put, receive_into, receive_piece
+from deadpool.proto.vault.wire import Put, receive_into, receive_piece, stripes
 
 STEP_BYTES = 1 << 20  # received, then checked: fits into a core's cache
 
 
 class TcpArrival:
-    """The data come over the connection itself (proto/vault/transport.py)."""
+    """The data come over the connection itself, and those that have joined it (proto/vault/transport.py).
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    One thread reads all of them, in the order of the data: what comes early waits in the kernel's buffers.
+    """
 
-    def begin(self, path: Path, offset: int) -> None:
-        """Nobody but the caller writes to that place."""
+    def __init__(self, connection: socket.socket, joined: JoinedConnections) -> None:
+        self._connection, self._joined = connection, joined
+        self._put: Put | None = None
+        self._group = ""  # of those that have joined
+        self._connections = [connection]
+        self._position = 0  # among the bytes of all pieces
+        self._interrupted = False
+
+    def begin(self, put: Put, path: Path) -> None:
+        self._put, self._position = put, 0
+        self._group = put.group or self._group
+        self._connections = [self._connection, *self._joined.of(put.group, put.connections)]
+        if self._interrupted:
+            raise ProtocolError("interrupted")
 
     def fill(self, target: memoryview) -> None:
-        receive_into(self._connection, target)
+        assert self._put is not None
+        for index, part in stripes(target, self._position, self._put):
+            receive_into(self._connections[index], part)
+        self._position += len(target)
 
     def interrupt(self) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        self._interrupted = True
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def end(self, *, complete: bool) -> None:
-        """What has not come stays in the connection."""
+        """Nobody but the caller writes to that place; what has not come stays in the connections."""
+
+    def close(self) -> None:
+        """Those that have joined end with it."""
+        self._joined.release(self._group)
 
 
 def tables_in_place(slot: SlotFile, header: Header | None, put: Put) -> Tables | None:
@@ -60,7 +82,7 @@ def arrived(
     except (ValueError, TypeError) as error:
         raise SnapshotError(f"{said}: its layout is torn") from error
     items, come_bytes, complete = ArrivingItems(layout, data), 0, False
-    arrival.begin(path, put.data_offset)
+    arrival.begin(put, path)
     try:
         for begin, end in _steps(connection, put):
             arrival.fill(data[begin:end])

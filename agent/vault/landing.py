@@ -12,6 +12,7 @@ from pathlib import Path
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.frames import to_frame
 from deadpool.proto.vault.edge import receive_frame
+from deadpool.proto.vault.wire import Put
 
 _STOP_S = 1.0  # for the receiver to leave the slot alone; then it is killed
 _DRAINED_BYTES = 1 << 16
@@ -32,13 +33,13 @@ class LandingArrival:
         with contextlib.suppress(ProcessLookupError):
             self._pidfd = os.pidfd_open(pid)
 
-    def begin(self, path: Path, offset: int) -> None:
+    def begin(self, put: Put, path: Path) -> None:
         self._landed_bytes = self._wanted_bytes = 0
         with self._lock:
             if self._interrupted:
                 raise ProtocolError("interrupted")
             self._begun = True
-            self._connection.sendall(to_frame({"file": str(path), "offset": offset}))
+            self._connection.sendall(to_frame({"file": str(path), "offset": put.data_offset}))
 
     def fill(self, target: memoryview) -> None:
         self._wanted_bytes += len(target)

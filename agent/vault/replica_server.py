@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deadpool.agent.vault.arrivals import TcpArrival, arrived, tables_in_place
+from deadpool.agent.vault.joined import JoinedConnections
 from deadpool.agent.vault.landing import LandingArrival
 from deadpool.agent.vault.written_slots import WrittenSlots
 from deadpool.host.errors import ConfigError, ProtocolError, SnapshotError
@@ -44,6 +45,7 @@ from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
     GetHoldings,
+    JoinPuts,
     Put,
     Reply,
     Request,
@@ -77,6 +79,7 @@ class ReplicaServer:
         self._senders: dict[int, int] = {}  # rank -> the newest generation in which it has sent
         self._writing: dict[int, tuple[int, Arrival]] = {}  # rank -> generation and data of the write under way
         self._written = WrittenSlots()
+        self._joined = JoinedConnections()
         self._slot_locks: dict[int, threading.Lock] = {}
         self._closed = False
 
@@ -104,6 +107,7 @@ class ReplicaServer:
             if listener is not None:
                 _shut(listener)
                 listener.close()
+        self._joined.close()
         self._written.clear()
 
     # ------------------------------------------------------------ connections
@@ -177,7 +181,11 @@ class ReplicaServer:
                 with self._lock:
                     self._members.add(connection)
                     self._strangers.pop(connection, None)
-                self._answer_all(connection, TcpArrival(connection))
+                arrival = TcpArrival(connection, self._joined)
+                try:
+                    self._answer_all(connection, arrival)
+                finally:
+                    arrival.close()
         except ProtocolError as error:
             self._refuse(peer, str(error))
         except OSError as error:
@@ -220,6 +228,11 @@ class ReplicaServer:
                     held = to_json(list(self._holdings()))
                     send_reply(connection, Reply(raw_bytes=len(held)))
                     connection.sendall(held)
+                case JoinPuts():
+                    self._joined.join(request.group, request.index, connection)
+                    send_reply(connection, Reply())
+                    self._joined.stay(request.group, request.index)
+                    return False
         except (ConfigError, SnapshotError) as error:
             send_reply(connection, Reply(error=str(error)))
             return not isinstance(request, Put)

@@ -14,6 +14,7 @@ from deadpool.host.errors import ConfigError
 ANY_PLACE = "any"
 _PLACE = re.compile(r"(?:(?P<host>[^\s:]+|\[\S+\]):)?(?P<port>[0-9]{1,6})")
 _LOOPBACK, _HIGHEST_PORT = "127.0.0.1", 65535
+_CONNECTIONS_MAX = 16
 
 
 def seconds(*, at_least: float | None = None) -> Callable[[Any], float]:
@@ -70,6 +71,11 @@ def place(text: str) -> str:
 def steps_or_auto(text: str | int) -> int:
     """Returns a number of steps; 0 for auto."""
     return 0 if str(text).strip().lower() in ("auto", "0") else whole_number(at_least=1)(text)
+
+
+def connections_or_auto(text: str | int) -> int:
+    """Returns a number of connections; 0 for auto."""
+    return 0 if str(text).strip().lower() in ("auto", "0") else whole_number(at_least=1, at_most=_CONNECTIONS_MAX)(text)
 
 
 def path_text(text: str) -> str:

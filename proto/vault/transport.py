@@ -58,8 +58,11 @@ class ReplicaSender(Protocol):
 class Arrival(Protocol):
     """How the data of one sender's replicas come to the holder: `begin`, `fill` for the bytes of each part in order, `end`."""
 
-    def begin(self, path: Path, offset: int) -> None:
-        """The data go into this place in the file of an unsealed slot, which the caller alone may write otherwise."""
+    def begin(self, put: Put, path: Path) -> None:
+        """The data go to their offset in the file of an unsealed slot, which the caller alone may write otherwise.
+
+        ProtocolError, OSError: they cannot come; nobody writes there then.
+        """
 
     def fill(self, target: memoryview) -> None:
         """Returns once the next len(target) bytes lie in `target`, that place mapped. ProtocolError, OSError: they will not."""

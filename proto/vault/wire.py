@@ -10,6 +10,7 @@ Raw bytes follow a frame (proto/frames.py) where the table says so.
 | GetData: ranges of a sealed slot's data   |                               | Reply, the ranges, in order           |
 | Discard: unseal a slot if it is bad       |                               | Reply                                 |
 | GetHoldings: what all sealed slots hold   |                               | Reply, JSON (holdings.py)             |
+| JoinPuts: carry a part of others' Puts    | see below                     | Reply                                 |
 
 Several requests may follow each other on one connection. An error reply leaves the connection usable, except after Put,
 where the server closes it.
@@ -20,6 +21,10 @@ they are the same in the new one. Then the sender says, while the state is still
     layout (the first part of the tables) | pieces | the rest of the tables | header page
     piece: offset in the data, size (uint64 each, little endian), bytes; offsets rise; a piece of 0 bytes is the last one
 
+The bytes of the pieces, and nothing else, may be spread over several connections. The sender has opened the further ones before,
+and said JoinPuts on each, with the group that its Puts name. Byte p of all the pieces' bytes comes over connection
+p / stripe_bytes mod connections, 0 being the one of the Put. Whichever of them ends, all end, and with them the Put.
+
 An item travels whole or not at all. The holder seals the slot when each item that has come is what its checksum says, and each
 one that has not lies there already, under the same layout and with the same checksum.
 """
@@ -27,7 +32,7 @@ one that has not lies there already, under the same layout and with the same che
 import dataclasses
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -54,6 +59,7 @@ class Put:
     one refuses it and ends what it has begun to write, before it sends its VaultReport: the sender may be on a node that was cut
     off and does not know yet that it is replaced, and what a report says must still be there when the plan comes.
     The data lie at `data_offset`, `data_bytes` in all; of the `tables_bytes` of tables the first `layout_bytes` are the layout.
+    `group`: of the further connections, where the data come over more than one.
     """
 
     rank: int
@@ -65,6 +71,17 @@ class Put:
     layout_bytes: int
     tables_bytes: int
     sender_generation: int = 0
+    group: str = ""
+    connections: int = 1
+    stripe_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinPuts:
+    """This connection is the number `index`, from 1 on, of those that carry the Puts of `group`, and is asked nothing else."""
+
+    group: str
+    index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +132,7 @@ class Reply:
     held_step: int = NO_STEP
 
 
-Request = ReserveSlots | Put | GetHead | GetData | Discard | GetHoldings
+Request = ReserveSlots | Put | GetHead | GetData | Discard | GetHoldings | JoinPuts
 _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 
 
@@ -168,7 +185,11 @@ def send_piece(connection: socket.socket, offset: int, data: memoryview, *, behi
 
 def send_piece_header(connection: socket.socket, offset: int, size_bytes: int) -> None:
     """The piece's bytes come next, or in another way (transport.py)."""
-    connection.sendall(_PIECE.pack(offset, size_bytes))
+    connection.sendall(piece_head(offset, size_bytes))
+
+
+def piece_head(offset: int, size_bytes: int) -> bytes:
+    return _PIECE.pack(offset, size_bytes)
 
 
 def send_end_of_pieces(connection: socket.socket, *following: bytes) -> None:
@@ -179,6 +200,19 @@ def receive_piece(connection: socket.socket) -> tuple[int, int]:
     """Returns (offset, size) of the piece whose bytes come next; size 0: that was all."""
     offset, size = _PIECE.unpack(receive_exactly(connection, _PIECE.size))
     return offset, size
+
+
+def stripes(view: memoryview, position: int, put: Put) -> Iterator[tuple[int, memoryview]]:
+    """Yields (connection, its bytes) of the bytes of pieces that begin at that position among all of the Put's."""
+    if put.connections <= 1 or put.stripe_bytes <= 0:
+        yield 0, view
+        return
+    at = 0
+    while at < len(view):
+        stripe, inside = divmod(position + at, put.stripe_bytes)
+        end = min(len(view), at + put.stripe_bytes - inside)
+        yield stripe % put.connections, view[at:end]
+        at = end
 
 
 def receive_into(connection: socket.socket, target: memoryview) -> None:
@@ -203,7 +237,7 @@ def _ranges(value: object) -> tuple[tuple[int, int], ...]:
     return tuple((_integer(offset), _integer(size)) for offset, size in value)
 
 
-_VALUES: dict[str, Callable[[object], Any]] = {"kind": lambda value: SlotKind(str(value)), "ranges": _ranges}
+_VALUES: dict[str, Callable[[object], Any]] = {"kind": lambda value: SlotKind(str(value)), "ranges": _ranges, "group": str}
 
 
 def _fields_of(message: Request | Reply) -> dict[str, object]:

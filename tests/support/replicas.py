@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
@@ -20,11 +21,13 @@ from deadpool.proto.vault.wire import (
     Put,
     Reply,
     ReserveSlots,
+    piece_head,
     receive_into,
     receive_reply,
     send_end_of_pieces,
     send_piece,
     send_request,
+    stripes,
 )
 
 TOKEN = make_token()
@@ -64,12 +67,12 @@ class Replica:
             tables_checksum=checksum(self.tables),
         )
 
-    def put(self, keep_step: int = NO_STEP, sender_generation: int = 1) -> Put:
+    def put(self, keep_step: int = NO_STEP, sender_generation: int = 1, **fields: Any) -> Put:
         return Put(
             rank=RANK, generation=self.header.generation, step=self.header.step, keep_step=keep_step,
             data_offset=self.header.data_offset, data_bytes=len(self.data), layout_bytes=self.header.layout_bytes,
             tables_bytes=len(self.tables),
-            sender_generation=sender_generation,
+            sender_generation=sender_generation, **fields,
         )  # fmt: skip
 
 
@@ -130,6 +133,16 @@ def send(connection: socket.socket, replica: Replica, keep_step: int = NO_STEP, 
         return begun
     send_all(connection, replica)
     return receive_reply(connection)
+
+
+def spread(replica: Replica, put: Put) -> list[bytes]:
+    """Returns what each connection carries of a replica that is sent whole; the first one, what else follows its Put."""
+    cut, carried = replica.header.layout_bytes, [bytearray() for _ in range(put.connections)]
+    carried[0] += replica.tables[:cut] + piece_head(0, len(replica.data))
+    for index, part in stripes(memoryview(replica.data), 0, put):
+        carried[index] += part
+    carried[0] += piece_head(0, 0) + replica.tables[cut:] + replica.header.to_page()
+    return [bytes(each) for each in carried]
 
 
 def send_all(connection: socket.socket, replica: Replica) -> None:

@@ -273,8 +273,9 @@ class Protection:
         )
 
     def _way_to(self, holder: Endpoint) -> ReplicaSender:
-        by_tcp = VaultClient(holder, self._session.token)
-        by_mpi = self._session.keeping.h2h is Transport.MPI
+        keeping = self._session.keeping
+        by_tcp = VaultClient(holder, self._session.token, keeping.replica_connections)
+        by_mpi = keeping.h2h is Transport.MPI
         return EdgeClient(self._session.vault_dir, holder, by_tcp) if by_mpi else by_tcp
 
     def _nothing_is_pinned(self) -> bool:

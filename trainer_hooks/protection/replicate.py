@@ -1,11 +1,15 @@
 """H2H, the trainer's side: sends the unique part of a snapshot to its holders and fetches states from them.
 
 One connection to each holder for the life of a generation, opened when first needed and again after an error: an agent that
-was restarted costs a retry. Blocking sockets, used by the protect thread alone; `close` (any thread) ends what is under way.
+was restarted costs a retry. More of them carry a state's data where one does not fill the link (connections.py): they are opened
+and end together. Blocking sockets, used by one thread at a time; `close` (any thread) ends what is under way.
 """
 
 import contextlib
+import dataclasses
+import secrets
 import socket
+import time
 from collections.abc import Iterator, Sequence
 
 from deadpool.host.errors import DeadpoolError, SnapshotError, UnavailableError
@@ -21,25 +25,33 @@ from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
     GetHoldings,
+    JoinPuts,
+    Put,
     Reply,
     Request,
     ReserveSlots,
     receive_into,
     receive_reply,
     send_end_of_pieces,
-    send_piece,
     send_request,
 )
+from deadpool.trainer_hooks.protection.connections import Connections
+from deadpool.trainer_hooks.protection.striped import Striped
 
 CONNECT_TIMEOUT_S = 10.0
+STRIPE_BYTES = 256 << 10  # less than what the kernel takes for a connection at once: all of them are kept at work
+SEVERAL_BYTES = 1 << 20  # a smaller state travels over one connection, whatever was asked for
 
 
 class VaultClient:
     """A connection to one agent's vault. Errors are UnavailableError (the peer is gone) or SnapshotError (it refused)."""
 
-    def __init__(self, endpoint: Endpoint, token: str) -> None:
+    def __init__(self, endpoint: Endpoint, token: str, connections: int = 1) -> None:
         self.endpoint, self._token = endpoint, token
+        self._connections = Connections(connections)
         self._socket: socket.socket | None = None
+        self._more: list[socket.socket] = []  # that carry the data of what is put as well
+        self._group = ""
         self._closed = False
 
     def reserve(self, rank: int, slot_bytes: int) -> None:
@@ -47,19 +59,22 @@ class VaultClient:
 
     def put(self, outgoing: Outgoing) -> int:
         """Writes a replica and returns how many bytes of data that took, once the holder has verified and sealed it."""
-        sent_bytes = 0
+        sent_bytes, began_s = 0, 0.0
         with self._connection() as connection:
-            send_request(connection, outgoing.request)
+            put = self._over_several(outgoing.request)
+            send_request(connection, put)
             begun = self._checked(connection)
             held = StateId(generation=begun.held_generation, step=begun.held_step)
-            behind = outgoing.layout
+            striped, behind = Striped([connection, *self._more[: put.connections - 1]], put, CONNECT_TIMEOUT_S), outgoing.layout
             for part in outgoing.parts(held):
-                send_piece(connection, part.to_offset, part.view, behind=behind)
+                began_s = began_s or time.monotonic()
+                striped.send_piece(part.to_offset, part.view, behind=behind)
                 sent_bytes, behind = sent_bytes + len(part.view), b""
             if behind:
                 connection.sendall(behind)
             send_end_of_pieces(connection, *outgoing.tail())
             self._checked(connection)
+        self._connections.took(sent_bytes, time.monotonic() - began_s)
         return sent_bytes
 
     def head(self, kind: SlotKind, rank: int, generation: int, step: int) -> tuple[Header, Tables]:
@@ -113,9 +128,7 @@ class VaultClient:
             if self._closed:
                 raise UnavailableError("closed")
             if self._socket is None:
-                self._socket = socket.create_connection((self.endpoint.host, self.endpoint.port), CONNECT_TIMEOUT_S)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                prove_as_client(self._socket, self._token)
+                self._socket, self._group = self._connected(), secrets.token_hex(16)
             yield self._socket
         except SnapshotError:
             self._drop()
@@ -124,9 +137,35 @@ class VaultClient:
             self._drop()
             raise UnavailableError(f"vault of {self.endpoint.node_id}: {error}") from error
 
+    def _connected(self) -> socket.socket:
+        connection = socket.create_connection((self.endpoint.host, self.endpoint.port), CONNECT_TIMEOUT_S)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            prove_as_client(connection, self._token)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _over_several(self, put: Put) -> Put:
+        """Returns the request with the connections that are to carry it, all of which are open then."""
+        number = self._connections.number
+        if number == 1 or put.data_bytes < SEVERAL_BYTES:
+            return put
+        try:
+            while len(self._more) < number - 1:
+                self._more.append(self._connected())
+                send_request(self._more[-1], JoinPuts(group=self._group, index=len(self._more)))
+                self._checked(self._more[-1])
+        except (OSError, DeadpoolError):
+            self._connections.failed()
+            raise
+        return dataclasses.replace(put, group=self._group, connections=number, stripe_bytes=STRIPE_BYTES)
+
     def _drop(self) -> None:
-        connection, self._socket = self._socket, None
-        if connection is not None:
+        connections = [each for each in (self._socket, *self._more) if each is not None]
+        self._socket, self._more = None, []
+        for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from replicas import RANK, Receiver, Replica, ask, send, send_all, serving
+from replicas import RANK, Receiver, Replica, ask, send, send_all, serving, spread
 
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import NO_STEP, RankSet, Slot, SlotKind
@@ -22,6 +23,7 @@ from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
     GetHoldings,
+    JoinPuts,
     Reply,
     ReserveSlots,
     receive_reply,
@@ -245,6 +247,70 @@ def test_a_sender_that_dies_at_any_byte_leaves_the_committed_state_and_no_other(
     dies.close()
     assert send(connection, Replica(4), keep_step=2) == Reply()  # waits until the other write has ended
     assert receiver.steps() == {2, 4}
+
+
+def several(receiver: Receiver, group: str) -> list[socket.socket]:
+    """Returns three connections; the others have joined the first one's Puts."""
+    connections = [receiver.connect() for _ in range(3)]
+    for index, joined in enumerate(connections[1:], 1):
+        send_request(joined, JoinPuts(group=group, index=index))
+        assert receive_reply(joined) == Reply()
+    return connections
+
+
+OVER_THREE = {"connections": 3, "stripe_bytes": 4_000}
+
+
+def test_a_replica_may_come_over_several_connections_again_and_again(receiver: Receiver) -> None:
+    reserved(receiver)
+    first, *others = several(receiver, "g")
+    for step in (1, 2):
+        put = (replica := Replica(step)).put(keep_step=step - 1, group="g", **OVER_THREE)
+        send_request(first, put)
+        assert not receive_reply(first).error
+        for connection, carried in reversed(list(zip((first, *others), spread(replica, put), strict=True))):
+            connection.sendall(carried)
+        assert receive_reply(first) == Reply()
+    assert send(first, Replica(3), keep_step=2) == Reply(), "and over one again"
+    assert receiver.steps() == {2, 3}
+    first.close()
+    assert [other.recv(1) for other in others] == [b"", b""], "they end with it"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1, exclude_max=True), dies=st.integers(0, 2))
+def test_a_connection_of_several_that_dies_at_any_byte_leaves_the_committed_state_and_no_other(
+    receiver: Receiver, share: float, dies: int
+) -> None:
+    connection, group = reserved(receiver), str(uuid.uuid4())
+    for step in (1, 2):
+        assert send(connection, Replica(step), keep_step=step - 1) == Reply()
+    connections = several(receiver, group)
+    put = (replica := Replica(3)).put(keep_step=2, group=group, **OVER_THREE)
+    send_request(connections[0], put)
+    assert receive_reply(connections[0]).held_step == 1
+    for index, carried in enumerate(spread(replica, put)):
+        with contextlib.suppress(ConnectionError):  # the holder has seen the end of another one
+            connections[index].sendall(carried[: int(share * len(carried))] if index == dies else carried)
+            if index == dies:
+                connections[index].close()
+    if dies != 0:
+        with contextlib.suppress(ConnectionError):
+            assert connections[0].recv(1) == b"", "no reply"
+    assert send(connection, Replica(4), keep_step=2) == Reply()  # waits until the other write has ended
+    assert receiver.steps() == {2, 4}
+
+
+def test_a_put_over_connections_that_have_not_joined_is_refused(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    several(receiver, "others")
+    put = (replica := Replica(1)).put(group="g", **OVER_THREE)
+    send_request(connection, put)
+    assert not receive_reply(connection).error
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(spread(replica, put)[0])
+        assert connection.recv(1) == b""
+    assert receiver.steps() == set()
 
 
 def test_what_the_holder_has_of_a_state_need_not_be_sent_again(receiver: Receiver) -> None:

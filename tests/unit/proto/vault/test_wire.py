@@ -3,6 +3,7 @@
 import json
 import socket
 import typing
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault import wire
-from deadpool.proto.vault.wire import Discard, GetData, GetHead, GetHoldings, Put, Reply, Request, ReserveSlots
+from deadpool.proto.vault.wire import Discard, GetData, GetHead, GetHoldings, JoinPuts, Put, Reply, Request, ReserveSlots, stripes
 
 NUMBERS = st.integers(-1, 2**63 - 1)
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5).map(tuple)
@@ -19,8 +20,9 @@ REQUESTS = st.one_of(
     st.builds(ReserveSlots, rank=NUMBERS, slot_bytes=NUMBERS),
     st.builds(
         Put, rank=NUMBERS, generation=NUMBERS, step=NUMBERS, keep_step=NUMBERS, data_offset=NUMBERS, data_bytes=NUMBERS,
-        layout_bytes=NUMBERS, tables_bytes=NUMBERS,
+        layout_bytes=NUMBERS, tables_bytes=NUMBERS, group=st.text(max_size=5), connections=NUMBERS, stripe_bytes=NUMBERS,
     ),
+    st.builds(JoinPuts, group=st.text(max_size=5), index=NUMBERS),
     st.builds(Discard, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
     st.builds(GetHoldings),
     st.builds(GetHead, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
@@ -62,7 +64,23 @@ def test_replies_survive_the_wire(raw_bytes: int, error: str) -> None:
 
 
 def test_every_request_is_tested() -> None:
-    assert set(typing.get_args(Request)) == {ReserveSlots, Put, GetHead, GetData, Discard, GetHoldings}
+    assert set(typing.get_args(Request)) == {ReserveSlots, Put, GetHead, GetData, Discard, GetHoldings, JoinPuts}
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(1, 4), st.integers(1, 20))
+def test_each_byte_has_its_connection_wherever_the_data_are_cut(
+    data: bytes, cuts: list[int], connections: int, stripe_bytes: int
+) -> None:
+    put = Put(
+        rank=0, generation=1, step=1, keep_step=0, data_offset=0, data_bytes=len(data), layout_bytes=0, tables_bytes=0,
+        connections=connections, stripe_bytes=stripe_bytes,
+    )  # fmt: skip
+    carried: list[list[int]] = []
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for begin, end in pairwise(places):
+        for index, part in stripes(memoryview(data)[begin:end], begin, put):
+            carried += [[index, byte] for byte in part]
+    assert carried == [[at // stripe_bytes % connections, byte] for at, byte in enumerate(data)]
 
 
 HEAD = {"request": "GetHead", "kind": "snapshot", "rank": 0, "generation": 1, "step": 2}

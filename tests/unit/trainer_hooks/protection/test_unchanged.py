@@ -40,13 +40,15 @@ from deadpool.trainer_hooks.state.training_state import TrainingState
 TOKEN = make_token()
 LARGE, SMALL = 300_000, 50  # numbers in a tensor: copied in steps, and together with others; more than STREAMED_BYTES in all
 FOREACH, FUSED = ({"foreach": True}, {"fused": True})
-BOTH_WAYS = pytest.mark.parametrize("way", [Transport.TCP, Transport.MPI])
+SEVERAL = 3  # connections
+ANY_WAY = pytest.mark.parametrize("way", [Transport.TCP, Transport.MPI, SEVERAL])
+Way = Transport | int
 
 
 class Training:
     """A rank of its own, with a frozen and a trained part of each size. Every state is protected when it is complete."""
 
-    def __init__(self, folder: Path, server: ReplicaServer, optimizer: dict[str, bool], way: Transport) -> None:
+    def __init__(self, folder: Path, server: ReplicaServer, optimizer: dict[str, bool], way: Way) -> None:
         self.model = self.new_model()
         self.trained = [parameter for name, parameter in self.model.named_parameters() if name.startswith("trained")]
         self.optimizer = torch.optim.Adam(self.trained, lr=0.1, **optimizer)  # type: ignore[arg-type]
@@ -59,7 +61,8 @@ class Training:
         self.slots, self.counters, self.cancelled = OwnSlots(folder, 0, CpuEngine()), Counters(), threading.Event()
         self.holder = Endpoint(node_id="holder", host="127.0.0.1", port=server.port)
         self.committed_steps: list[int] = []
-        store, by_tcp = HashStore(), VaultClient(self.holder, TOKEN)
+        by_tcp = VaultClient(self.holder, TOKEN, SEVERAL if way == SEVERAL else 1)
+        store = HashStore()
         network = Network(
             board=CommitBoard(store, rank=0, world_size=1),
             holders=[EdgeClient(folder, self.holder, by_tcp) if way is Transport.MPI else by_tcp],
@@ -136,7 +139,7 @@ class Training:
 
 
 @contextmanager
-def protected(folder: Path, optimizer: dict[str, bool], way: Transport = Transport.TCP) -> Iterator[Training]:
+def protected(folder: Path, optimizer: dict[str, bool], way: Way = Transport.TCP) -> Iterator[Training]:
     """Enters with a training whose slots, here and at the holder, have been written twice."""
     own, other = folder / "own", folder / "other"
     own.mkdir()
@@ -205,9 +208,9 @@ STEPS = st.lists(
 
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, optimizer=st.sampled_from([FOREACH, FUSED]))
-@BOTH_WAYS
+@ANY_WAY
 def test_whatever_was_written_how_the_copies_have_the_bytes_of_the_state(
-    tmp_path_factory: pytest.TempPathFactory, way: Transport,
+    tmp_path_factory: pytest.TempPathFactory, way: Way,
     steps: list[tuple[bool, list[tuple[Callable[[Tensor], None], str]]]], optimizer: dict[str, bool],
 ) -> None:  # fmt: skip
     with protected(tmp_path_factory.mktemp("vaults"), optimizer, way) as training:
@@ -222,8 +225,8 @@ def test_whatever_was_written_how_the_copies_have_the_bytes_of_the_state(
         assert quiet  # a state that was refused is followed by a pause, and by one that is committed
 
 
-@BOTH_WAYS
-def test_frozen_bytes_are_moved_no_more(tmp_path: Path, way: Transport) -> None:
+@ANY_WAY
+def test_frozen_bytes_are_moved_no_more(tmp_path: Path, way: Way) -> None:
     with protected(tmp_path, FOREACH, way) as training:
         frozen = training.model.get_parameter("frozen").nbytes
         whole = sum(held.tensor.nbytes for held in training.state.held())
@@ -235,8 +238,8 @@ def test_frozen_bytes_are_moved_no_more(tmp_path: Path, way: Transport) -> None:
         assert whole - frozen - 1000 <= sent <= whole - frozen + 1000  # with what lies between two small items
 
 
-@BOTH_WAYS
-def test_a_state_in_which_nothing_has_changed_moves_nothing(tmp_path: Path, way: Transport) -> None:
+@ANY_WAY
+def test_a_state_in_which_nothing_has_changed_moves_nothing(tmp_path: Path, way: Way) -> None:
     with protected(tmp_path, FOREACH, way) as training:
         for number in range(4, 7):  # both slots have these bytes then
             training.protect(number)
@@ -254,10 +257,8 @@ def test_a_slot_that_was_made_unusable_is_written_whole(tmp_path: Path) -> None:
         assert training.moved()[0] == copied + whole
 
 
-@BOTH_WAYS
-def test_what_goes_bad_in_a_slot_that_is_not_written_is_noticed_in_turns_and_written_again(
-    tmp_path: Path, way: Transport
-) -> None:
+@ANY_WAY
+def test_what_goes_bad_in_a_slot_that_is_not_written_is_noticed_in_turns_and_written_again(tmp_path: Path, way: Way) -> None:
     with protected(tmp_path, FOREACH, way) as training:
         for number in (4, 5):
             assert training.protect(number)
