@@ -90,9 +90,9 @@ class ProtectedRank:
         clients: list[ReplicaSender] = [VaultClient(endpoint, TOKEN, connections) for endpoint in holders]
         self._again = Holders(clients, self._cancelled)
         network = Network(
-            board=CommitBoard(store, rank=0, world_size=1),
+            board=CommitBoard(store, rank=0, ranks=range(1)),
             holders=clients,
-            exchange=Exchange(store, rank=0, world_size=1, place=RankPlace("rank", "rank", 1), cancelled=self._cancelled),
+            exchange=Exchange(store, rank=0, ranks=range(1), place=RankPlace("rank", "rank", 1), cancelled=self._cancelled),
             cancelled=self._cancelled,
         )
         local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)

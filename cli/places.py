@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 
 
-def place(spare: str, moved: Sequence[int], ranks: Sequence[int]) -> str:
-    """`spare`: the nodes that took the ranks `moved`, "" when none did. `ranks`: all that have new processes."""
-    back = [rank for rank in ranks if rank not in moved]
+def place(spare: str, moved: Sequence[int], ranks: Sequence[int], excluded: Sequence[int] = ()) -> str:
+    """`spare`: the nodes that took the ranks `moved`, "" when none did. `ranks`: all that were lost, or have new processes.
+
+    `excluded`: without which the job goes on.
+    """
+    back = [rank for rank in ranks if rank not in (*moved, *excluded)]
     parts = [f"spare{'s' if ',' in spare else ''} {spare} took {numbered(moved)}"] if spare else []
     parts += [f"{numbered(back)} back in place"] if back else []
+    parts += [f"goes on without {numbered(excluded)} (no more the unbroken run)"] if excluded else []
     return ", ".join(parts) or "all processes kept"
 
 

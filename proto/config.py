@@ -29,6 +29,7 @@ class OnExhausted(StrEnum):
 class OnLoss(StrEnum):
     SWAP = "swap"  # only what was lost gets a new process; the others keep theirs
     RESTART = "restart"  # all ranks get new processes, and their states from the hosts' memory
+    EXCLUDE = "exclude"  # the others go on without the ranks of a lost node, until a node comes
 
 
 class Readiness(StrEnum):

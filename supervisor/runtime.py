@@ -364,7 +364,7 @@ class Runtime:
                 StepsStalled(event_id=next(self._ids), generation=state.generation, stalled_s=stall.seconds, sure=stall.sure)
             )
         if state.phase is Phase.RUN and self._stragglers.due(now_s=now_s):
-            nodes = {rank.rank: rank.node_id for rank in state.roster.ranks}
+            nodes = {rank.rank: rank.node_id for rank in state.roster.playing()}
             for each in self._stragglers.check(nodes, generation=state.generation, now_s=now_s):
                 self._handle(
                     StragglerJudged(

@@ -155,17 +155,20 @@ class Member:
 
     # ------------------------------------------------------------ what happens in the process
 
-    def collective_failed(self, generation: int, error: str) -> list[Action]:
-        """A collective of that generation failed by itself. Reported once; the supervisor finds the cause and sends Quiesce."""
+    def collective_failed(self, generation: int, error: str, needs: tuple[int, ...] = ()) -> list[Action]:
+        """A collective of that generation failed by itself. Reported once; the supervisor finds the cause and sends Quiesce.
+
+        `needs`: as in RankBroken.
+        """
         if generation == self.running and self.phase is RankPhase.RELEASED:
             return [Leave()]
         if generation == self.generation and self.phase is RankPhase.REOPENED:
             self.phase = RankPhase.OUTSIDE
-            return [RankBroken(generation=generation, rank=self.rank, error=error)]
+            return [RankBroken(generation=generation, rank=self.rank, error=error, needs=needs)]
         if generation != self.generation or self.phase not in (RankPhase.CONSTRUCT, RankPhase.RUN, RankPhase.FINISHED):
             return []
         self.phase = RankPhase.BROKEN
-        return [RankBroken(generation=generation, rank=self.rank, error=error)]
+        return [RankBroken(generation=generation, rank=self.rank, error=error, needs=needs)]
 
     def stands_in(self, *, start: int, until: int, first: bool) -> None:
         """The script is in the loop of the steps from start to until; `first`: what is before start is its own, too."""

@@ -10,7 +10,7 @@ from deadpool.proto.messages import BadCopy, RankReformed, RankRestored, Reform,
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.ddp_reducers import DdpReducers
 from deadpool.trainer_hooks.protection.controller import Protection
-from deadpool.trainer_hooks.protection.restore import BadCopiesError, Restored, from_elsewhere, from_own_slot
+from deadpool.trainer_hooks.protection.restore import BadCopiesError, Restored, from_any_peer, from_elsewhere, from_own_slot
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -50,6 +50,7 @@ class Recovery:
                 store=store,
                 timeout_s=session.keeping.reform_timeout_s * _REFORM_SHARE,
                 cancelled=session.cancelled,
+                excluded=session.excluded,
             )
             session.send(RankReformed(generation=plan.generation, rank=session.rank))
             phase = "restore"
@@ -98,5 +99,7 @@ class Recovery:
                 restored = from_own_slot(self._state, self._protection.own_slots(), wanted, self._session.node_id)
             case SourceKind.REPLICA | SourceKind.ELSEWHERE:
                 restored = from_elsewhere(self._state, source, plan.resume_step, self._session.token)
+            case SourceKind.PEER:
+                restored = from_any_peer(self._state, source, plan.resume_step, self._session.token)
         self._protection.holds(restored)
         return wanted, restored

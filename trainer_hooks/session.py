@@ -85,6 +85,7 @@ class Session:
         self.drilled: set[int] = set()  # the boundaries whose drill is over
         self.inherited: dict[str, Any] = {}  # of a joiner: what it knows of its predecessor (predecessor.py)
         self.first_values = FirstValues()  # of the script's parameters, until its first loop begins
+        self.excluded: frozenset[int] = frozenset()  # ranks without which the generation runs
         self.behind = ""  # what is wrong if the script ends now, not having come to where it was to go on from
         self._protection: ProtectionControl | None = None
         self.closed = False
@@ -154,6 +155,11 @@ class Session:
         assert self.groups is not None
         return self.groups
 
+    @property
+    def playing(self) -> tuple[int, ...]:
+        """The ranks of the generation, all but those that are excluded."""
+        return tuple(rank for rank in range(self.world_size) if rank not in self.excluded)
+
     def connect_store(self, host: str, port: int) -> TCPStore:
         """Returns a client of its own of the generation's rendezvous store; UnavailableError when it cannot be reached."""
         try:
@@ -196,6 +202,7 @@ class Session:
                 raise AnotherRole
             assert self._plan is not None
             plan, self._plan = self._plan, None
+        self.excluded = frozenset(plan.excluded)
         record_counts(self.vault_dir, self.rank, os.getpid())
         os.environ.update(MASTER_ADDR=plan.store_host, MASTER_PORT=str(plan.store_port))  # the same on every rank
         return plan
@@ -328,5 +335,6 @@ class Session:
             self.groups.lose_connections()
 
     def _on_broken(self, generation: int, error: str) -> None:
+        needs = self.groups.needs if self.groups is not None else ()
         with self.changed:
-            self.carry_out(self.member.collective_failed(generation, error))
+            self.carry_out(self.member.collective_failed(generation, error, needs))

@@ -24,7 +24,7 @@ class Vault:
     def __init__(self, folder: Path, lock_fd: int) -> None:
         self.folder = folder
         self._lock_fd = lock_fd
-        self._peer_sets: dict[Path, tuple[Header, tuple[RankSet, ...]]] = {}
+        self._known: dict[Path, tuple[Header, tuple[RankSet, ...], bool]] = {}  # of each slot: what its tables say
         self._together: dict[int, HeldTogether] = {}  # by rank: a replica's items are mostly laid out as they were before
 
     @classmethod
@@ -83,14 +83,22 @@ class Vault:
             header = Header.from_page(os.pread(fd, HEADER_BYTES, 0))
             if header is None:
                 return None
-            known, peer_sets = self._peer_sets.get(path, (None, ()))
+            known, peer_sets, unique = self._known.get(path, (None, (), False))
             if known != header:
                 tables = Tables.from_bytes(header, os.pread(fd, header.tables_bytes, HEADER_BYTES))
                 together = self._together.setdefault(header.rank, HeldTogether(header.rank)).of(tables)
                 peer_sets = tuple(rank_set(header.rank, ranks, digest) for ranks, digest in together.items())
-                self._peer_sets[path] = (header, peer_sets)
+                unique = tables.layout.unique_bytes > 0
+                self._known[path] = (header, peer_sets, unique)
             if Header.from_page(os.pread(fd, HEADER_BYTES, 0)) == header:  # nobody has begun to write it meanwhile
-                return Slot(kind=kind, rank=header.rank, generation=header.generation, step=header.step, peer_sets=peer_sets)
+                return Slot(
+                    kind=kind,
+                    rank=header.rank,
+                    generation=header.generation,
+                    step=header.step,
+                    peer_sets=peer_sets,
+                    unique=unique,
+                )
         return None
 
 

@@ -72,6 +72,8 @@ def describe(event: dict[str, Any]) -> str:
             return f"drill: back from step {of('step')} by one step: {of('way')}"
         case "drill_left_out" | "drill_failed":
             return f"drill: {of('way')} is not tried: {of('reason')}"
+        case "not_excluded":
+            return f"{numbered(event.get('ranks', ()))} cannot be excluded: {of('reason')}"
         case "waiting_for_node":
             wanted = f" for {numbered(event['ranks'])}" if event.get("ranks") else ""
             return f"no spare is left: waiting for a node{wanted}"
@@ -122,7 +124,7 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 def _place(event: dict[str, Any]) -> str:
     spare, ranks = event.get("spare", ""), event.get("ranks", ())
-    return place(spare, event.get("moved", ranks if spare else ()), ranks)
+    return place(spare, event.get("moved", ranks if spare else ()), ranks, event.get("excluded", ()))
 
 
 def _seconds(event: dict[str, Any]) -> str:

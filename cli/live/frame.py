@@ -4,7 +4,7 @@ from rich.text import Text
 
 from deadpool.cli.live.marks import Glyphs, bar, clock_text, legend, phase_bar, short, short_seconds, sparkline
 from deadpool.cli.live.nodes import lines_wanted, node_lines
-from deadpool.cli.places import place
+from deadpool.cli.places import numbered, place
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import JobStatus, RecoveryRecord
 
@@ -22,6 +22,8 @@ def frame(status: JobStatus, *, width: int, height: int | None, glyphs: Glyphs) 
     lines.append(_protection(status))
     if interval := interval_text(status):
         lines.append(Text(interval))
+    if status.another_since_step != NO_STEP:
+        lines.append(Text(another_run(status), style="bold yellow"))
     if status.unprotected:
         lines.append(Text(status.unprotected, style="bold red"))
     if status.phase == "end":
@@ -45,6 +47,12 @@ def one_line(status: JobStatus) -> str:
 
 
 # ------------------------------------------------------------ the lines
+
+
+def another_run(status: JobStatus) -> str:
+    """Returns what there is to say of ranks that are, or were, excluded."""
+    now = f"goes on without {numbered(status.excluded)}; " if status.excluded else ""
+    return f"{now}not the unbroken run since step {status.another_since_step}: ranks were excluded"
 
 
 def _headline(status: JobStatus) -> Text:
@@ -158,7 +166,7 @@ def _recoveries(status: JobStatus, width: int, *, most: int) -> list[Text]:
 
 def _became(record: RecoveryRecord) -> str:
     from_scratch = record.resume_step == NO_STEP
-    went = f"{place(record.spare, record.moved, record.ranks)}, " if record.spare or not from_scratch else ""
+    went = f"{place(record.spare, record.moved, record.ranks, record.excluded)}, " if record.spare or not from_scratch else ""
     back = f"resumed at step {record.resume_step}, {record.steps_reexecuted} again"
     return went + ("all ranks restarted" if from_scratch else back)
 

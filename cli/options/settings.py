@@ -85,7 +85,9 @@ FAILURES_AND_TIMEOUTS = (
     Setting(field="on_loss", name="on-loss", type=click.Choice([each.value for each in OnLoss]),
             help="What a lost process or node costs the others. swap: the step under way. restart: their processes as "
                  "well; all begin again with the states from the hosts' memory, as systems with in-memory checkpoints do: for "
-                 "comparison, or for a library that does not survive what others survive."),
+                 "comparison, or for a library that does not survive what others survive. exclude: what the ranks of a lost "
+                 "node add. The others go on without them until a node comes, with the gradients' mean over those left, where "
+                 "every rank holds the same (DDP): other losses than the unbroken run's. See docs/guarantees.md."),
     Setting(field="spare_readiness", name="spare-readiness", type=click.Choice([each.value for each in Readiness]),
             help="How far a spare is before it is needed. cold: it has imported torch. warm: it has run the script up to join(). "
                  "hot: it has also built and rehearsed the ranks of the node that is likeliest to fail, which then waits for no "

@@ -41,18 +41,20 @@ class Placement(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node_id: _Optional[str] = ..., node_rank: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., domain: _Optional[str] = ...) -> None: ...
 
 class Slot(_message.Message):
-    __slots__ = ("kind", "rank", "generation", "step", "peer_sets")
+    __slots__ = ("kind", "rank", "generation", "step", "peer_sets", "unique")
     KIND_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PEER_SETS_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     rank: int
     generation: int
     step: int
     peer_sets: _containers.RepeatedCompositeFieldContainer[RankSet]
-    def __init__(self, kind: _Optional[str] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., peer_sets: _Optional[_Iterable[_Union[RankSet, _Mapping]]] = ...) -> None: ...
+    unique: bool
+    def __init__(self, kind: _Optional[str] = ..., rank: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., peer_sets: _Optional[_Iterable[_Union[RankSet, _Mapping]]] = ..., unique: _Optional[bool] = ...) -> None: ...
 
 class RankSet(_message.Message):
     __slots__ = ("ranks", "digest")
@@ -107,14 +109,16 @@ class RankJoined(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., hot: _Optional[bool] = ...) -> None: ...
 
 class RankBroken(_message.Message):
-    __slots__ = ("generation", "rank", "error")
+    __slots__ = ("generation", "rank", "error", "needs")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
     error: str
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    needs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., error: _Optional[str] = ..., needs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RankRaised(_message.Message):
     __slots__ = ("generation", "rank", "error")
@@ -253,7 +257,7 @@ class Quiesce(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Reform(_message.Message):
-    __slots__ = ("generation", "resume_step", "store_host", "store_port", "placements", "sources", "commit_step", "yielded")
+    __slots__ = ("generation", "resume_step", "store_host", "store_port", "placements", "sources", "commit_step", "yielded", "excluded")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +266,7 @@ class Reform(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_STEP_FIELD_NUMBER: _ClassVar[int]
     YIELDED_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     resume_step: int
     store_host: str
@@ -270,7 +275,8 @@ class Reform(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[Source]
     commit_step: int
     yielded: int
-    def __init__(self, generation: _Optional[int] = ..., resume_step: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ...) -> None: ...
+    excluded: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, generation: _Optional[int] = ..., resume_step: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., excluded: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RankReopened(_message.Message):
     __slots__ = ("generation", "rank", "step")

@@ -122,7 +122,7 @@ class SpentTimes(_message.Message):
     def __init__(self, assembling: _Optional[float] = ..., starting: _Optional[float] = ..., productive: _Optional[float] = ..., again: _Optional[float] = ..., stalled: _Optional[float] = ..., recovering: _Optional[float] = ..., waiting: _Optional[float] = ..., finishing: _Optional[float] = ..., node_s: _Optional[float] = ...) -> None: ...
 
 class RecoveryRecord(_message.Message):
-    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved", "ended_s", "exposed_s")
+    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved", "ended_s", "exposed_s", "excluded", "returned")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,8 @@ class RecoveryRecord(_message.Message):
     MOVED_FIELD_NUMBER: _ClassVar[int]
     ENDED_S_FIELD_NUMBER: _ClassVar[int]
     EXPOSED_S_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     cause: str
     failure_class: str
@@ -153,7 +155,9 @@ class RecoveryRecord(_message.Message):
     moved: _containers.RepeatedScalarFieldContainer[int]
     ended_s: float
     exposed_s: float
-    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ..., ended_s: _Optional[float] = ..., exposed_s: _Optional[float] = ...) -> None: ...
+    excluded: _containers.RepeatedScalarFieldContainer[int]
+    returned: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ..., ended_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., excluded: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReportedNumber(_message.Message):
     __slots__ = ("name", "value")
@@ -164,7 +168,7 @@ class ReportedNumber(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s", "until", "tokens_per_s", "reported", "step_times_s", "waiting_for", "replicas", "snapshot_every", "snapshot_s", "steps_at_risk", "domains_lost_max")
+    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s", "until", "tokens_per_s", "reported", "step_times_s", "waiting_for", "replicas", "snapshot_every", "snapshot_s", "steps_at_risk", "domains_lost_max", "excluded", "another_since_step")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +193,8 @@ class JobStatus(_message.Message):
     SNAPSHOT_S_FIELD_NUMBER: _ClassVar[int]
     STEPS_AT_RISK_FIELD_NUMBER: _ClassVar[int]
     DOMAINS_LOST_MAX_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    ANOTHER_SINCE_STEP_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: str
     generation: int
@@ -213,7 +219,9 @@ class JobStatus(_message.Message):
     snapshot_s: float
     steps_at_risk: int
     domains_lost_max: int
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ..., until: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[ReportedNumber, _Mapping]]] = ..., step_times_s: _Optional[_Iterable[float]] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[int] = ..., snapshot_every: _Optional[int] = ..., snapshot_s: _Optional[float] = ..., steps_at_risk: _Optional[int] = ..., domains_lost_max: _Optional[int] = ...) -> None: ...
+    excluded: _containers.RepeatedScalarFieldContainer[int]
+    another_since_step: int
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ..., until: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[ReportedNumber, _Mapping]]] = ..., step_times_s: _Optional[_Iterable[float]] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[int] = ..., snapshot_every: _Optional[int] = ..., snapshot_s: _Optional[float] = ..., steps_at_risk: _Optional[int] = ..., domains_lost_max: _Optional[int] = ..., excluded: _Optional[_Iterable[int]] = ..., another_since_step: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -18,6 +18,7 @@ class SourceKind(StrEnum):
     VAULT = "vault"  # the rank's own snapshot, in the vault of the node where the rank now lives
     REPLICA = "replica"  # unique part and metadata from the replica's holder, the rest from peers' snapshots
     ELSEWHERE = "elsewhere"  # the rank's own snapshot, all of it, in the vault of a live node where the rank lived before
+    PEER = "peer"  # another rank's snapshot: of a rank that was excluded, and returns to those that hold all that it held
 
 
 @message
@@ -51,6 +52,7 @@ class Slot:
 
     `peer_sets`: for the items that the slot's replica leaves out, the sets of ranks that hold the same bytes; the rank can
     be restored from a replica only if each set has a member, on a live node, with a usable snapshot of the same step.
+    `unique`: the rank holds items besides them, which it relies on no other rank for.
     """
 
     kind: SlotKind
@@ -58,6 +60,7 @@ class Slot:
     generation: int
     step: int
     peer_sets: tuple["RankSet", ...] = ()
+    unique: bool = False
 
 
 @message
@@ -72,7 +75,8 @@ class RankSet:
 class Source:
     """Where a rank gets S_resume_step from. `slot_generation`: the generation in which that state was stepped to (any kind).
 
-    `endpoint`: the holder (REPLICA, ELSEWHERE). `peers`: every usable snapshot of the resume step, for the replicated items.
+    `endpoint`: the holder (REPLICA, ELSEWHERE). `peers`: every usable snapshot of the resume step, for the replicated items; for
+    all items, any of them (PEER).
     """
 
     rank: int
@@ -112,11 +116,15 @@ class RankJoined:
 
 @message
 class RankBroken:
-    """A collective failed in this rank while no order to quiesce had come. Evidence of a failure somewhere."""
+    """A collective failed in this rank while no order to quiesce had come. Evidence of a failure somewhere.
+
+    `needs`: excluded ranks, if it failed because it has no result without them.
+    """
 
     generation: int
     rank: int
     error: str
+    needs: tuple[int, ...] = ()
 
 
 @message
@@ -291,7 +299,8 @@ class Reform:
 
     `commit_step`: the newest commit that any rank knows of (the slots of that state must stay until a newer commit).
     `yielded`: the steps from this one on are yielded to the scripts, on all ranks alike, whatever each of them has had; those
-    before it are not. At least resume_step; more when every rank has had steps that are done again.
+    before it are not. At least resume_step; more when every rank has had steps that are done again, by the same ranks.
+    `excluded`: the ranks without which the generation runs.
     """
 
     generation: int
@@ -302,6 +311,7 @@ class Reform:
     sources: tuple[Source, ...]
     commit_step: int = NO_STEP
     yielded: int = NO_STEP
+    excluded: tuple[int, ...] = ()
 
 
 @message

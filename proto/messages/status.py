@@ -126,7 +126,8 @@ class RecoveryRecord:
     their processes are there. `resume_step`: NO_STEP where only the script knows. `committed_steps_lost`: of the commits that
     were reported, as each heartbeat does: those of the last second before every copy of them was lost are not counted.
     `ended_s`: in the job's time, as SpentTimes counts it. `exposed_s`: where a spare has taken ranks, from the failure until all
-    had their replicas again; -1: not yet, or there was no swap.
+    had their replicas again; -1: not yet, or there was no swap. `excluded`: the ranks without which the job goes on; `returned`:
+    those that it goes on with again.
     """
 
     generation: int
@@ -144,6 +145,8 @@ class RecoveryRecord:
     moved: tuple[int, ...] = ()
     ended_s: float = 0.0
     exposed_s: float = -1.0
+    excluded: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
 
 
 @message
@@ -168,6 +171,9 @@ class JobStatus:
     `snapshot_every`: the steps from one state that is kept safe to the next, 0 while none is; `snapshot_s`: what keeping one safe
     takes, on the slowest rank, 0 while that is not known. `steps_at_risk`: that a failure now would repeat at most.
     `domains_lost_max`: so many whole domains of nodes may be lost together; 0: there is no topology, or one has too many nodes.
+
+    `excluded`: the ranks without which the job runs now. `another_since_step`: from this step on it is not the unbroken run, for
+    ranks were excluded; NO_STEP while it is.
     """
 
     job_id: str
@@ -194,6 +200,8 @@ class JobStatus:
     snapshot_s: float = 0.0
     steps_at_risk: int = 0
     domains_lost_max: int = 0
+    excluded: tuple[int, ...] = ()
+    another_since_step: int = NO_STEP
 
 
 @message

@@ -16,7 +16,7 @@ def reopened(state: JobState, message: RankReopened, now_s: float) -> None:
     """A rank has come to its next loop, where it waits for the others."""
     if state.phase is not Phase.FINISH or message.step != state.progress.released_step:
         return  # said again
-    ranks, rank = state.roster.ranks, state.roster.ranks[message.rank]
+    ranks, rank = state.roster.playing(), state.roster.ranks[message.rank]
     rank.finished, rank.reopened = False, True
     gone = sorted(state.recovery.holders_lost)
     for each in ranks:

@@ -111,7 +111,7 @@ def leaver_facts(state: JobState, left: Leaver, now_s: float) -> tuple[Facts, Er
 def exit_facts(state: JobState, node_id: str, exited: RankExited, exit: RankExit, now_s: float) -> Facts:
     """Returns what the rules may ask about a process that has failed."""
     everywhere = {each.rank for each in [*state.failures.errors, exit.mark] if each.same_elsewhere(exit.mark)}
-    ranks = {rank.rank for rank in state.roster.ranks}
+    ranks = {rank.rank for rank in state.roster.playing()}
     return Facts(
         what=exit.what,
         exit_code=exited.exit_code,

@@ -35,7 +35,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import BrokenCollective, JobState
 from deadpool.supervisor.model.timeline import Stage
 from deadpool.supervisor.protection.corruption import corrupted_ended
-from deadpool.supervisor.recovery import drained_ranks, protocol
+from deadpool.supervisor.recovery import drained_ranks, exclusion, protocol
 from deadpool.supervisor.recovery.orders import KILL_TIMEOUT_S, assign
 from deadpool.supervisor.recovery.running import finish_if_done
 
@@ -235,12 +235,21 @@ def launch_failed(state: JobState, node_id: str, message: messages.LaunchFailed,
 def collective_failed(state: JobState, node_id: str, broken: messages.RankBroken, now_s: float) -> None:
     peer = named_node(broken.error, node_id, state.roster.live())
     state.note("collective_failed", rank=broken.rank, node=node_id, error_names=peer, error=broken.error)
+    if broken.needs:
+        _needs_all(state, broken, now_s)
+        return
     if state.failures.broken_collective is None:
         deadline_s = max(now_s + state.config.broken_collective_grace_s, state.failures.exit_expected_until_s())
         state.failures.broken_collective = BrokenCollective(
             node_id=node_id, rank=broken.rank, error=broken.error, at_s=now_s, deadline_s=deadline_s
         )
     _missed_in_a_collective(state, now_s)
+
+
+def _needs_all(state: JobState, broken: messages.RankBroken, now_s: float) -> None:
+    """A call has no result without the ranks that are excluded: none are in this job from now on."""
+    exclusion.all_are_needed(state, broken.needs, broken.error)
+    failed(state, _transient(f"rank {broken.rank}: {broken.error}", "", (), now_s, counted=False), now_s)
 
 
 def broken_collective_expired(state: JobState, now_s: float) -> None:

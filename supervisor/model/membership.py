@@ -1,6 +1,7 @@
 """Who is in the job: nodes and their roles, which node sits in which seat, and where each rank lives.
 
-A seat is a node rank: rank r lives on the node in seat r // nproc_per_node. A node that leaves vacates it; a spare takes it.
+A seat is a node rank: rank r lives on the node in seat r // nproc_per_node. A node that leaves vacates it. A spare takes it, or
+it is excluded: the job goes on without its ranks.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -55,6 +56,7 @@ class Rank:
     `joined_s`: when it had come as far as `join()`; None once it has made, or rehearsed, its first steps.
     `stopped_s`: since when it is known to be stopped (SIGSTOP), None while it is not.
     `yielded`: so far at least its script has had the steps (RankPrepared); `yielded_known`: so far and no further.
+    `stale`: it was excluded, and has made no step since: its state is that of the others.
     """
 
     rank: int
@@ -73,11 +75,14 @@ class Rank:
     stopped_s: float | None = None
     yielded: int = NO_STEP
     yielded_known: bool = False
+    stale: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Roster:
-    """`seats[node_rank]`: the node that plays it, None when vacant. `retired`: (node, pid) of processes that were replaced.
+    """`seats[node_rank]`: the node that plays it, None when vacant. `excluded`: vacant ones without which the job goes on.
+
+    `retired`: (node, pid) of processes that were replaced.
 
     `live_count`: nodes whose agents are connected. `named_by`: launch index -> node. `joiners`, `stopped`: the ranks that
     are joining, and whose processes are stopped, so that nobody has to look for them among all.
@@ -93,6 +98,7 @@ class Roster:
     named_by: dict[int, str] = field(default_factory=dict)
     joiners: set[int] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
+    excluded: set[int] = field(default_factory=set)
 
     @classmethod
     def empty(cls, *, nnodes: int, nproc_per_node: int) -> "Roster":
@@ -105,7 +111,7 @@ class Roster:
         assert len(members) <= nnodes
         for rank in self.ranks:
             self.retire(rank)
-        self.seats = [None] * nnodes
+        self.seats, self.excluded = [None] * nnodes, set()
         self.ranks = [Rank(rank=rank) for rank in range(nnodes * self.nproc_per_node)]
         for node_rank, node_id in enumerate(members):
             self.take_seat(node_rank, node_id)
@@ -153,11 +159,25 @@ class Roster:
         return [node_id for seat in seats if (node_id := self.seats[seat]) is not None]
 
     def vacancies(self) -> list[int]:
-        return [node_rank for node_rank, seat in enumerate(self.seats) if seat is None]
+        """Returns the seats for which a node is wanted before the job can go on."""
+        return [node_rank for node_rank, seat in enumerate(self.seats) if seat is None and node_rank not in self.excluded]
 
     def without_node(self) -> tuple[int, ...]:
-        """Returns the ranks of the vacant seats."""
+        """Returns the ranks for which a node is wanted."""
         return tuple(rank.rank for seat in self.vacancies() for rank in self.of_seat(seat))
+
+    def exclude(self, node_rank: int) -> None:
+        """The job is to go on without the ranks of this vacant seat."""
+        assert self.seats[node_rank] is None
+        self.excluded.add(node_rank)
+        for rank in self.of_seat(node_rank):
+            rank.yielded, rank.yielded_known = NO_STEP, False
+
+    def include_all(self) -> None:
+        """All ranks begin anew, none without the others."""
+        self.excluded.clear()
+        for rank in self.ranks:
+            rank.stale = False
 
     def take_seat(self, node_rank: int, node_id: str) -> None:
         self.seats[node_rank] = node_id
@@ -180,6 +200,15 @@ class Roster:
         return tuple(rank.rank for rank in self.of_seat(node_rank))
 
     # ------------------------------------------------------------ ranks
+
+    def playing(self) -> list[Rank]:
+        """Returns the ranks with which the job goes on: all that are not excluded."""
+        if not self.excluded:
+            return self.ranks
+        return [rank for rank in self.ranks if rank.rank // self.nproc_per_node not in self.excluded]
+
+    def excluded_ranks(self) -> tuple[int, ...]:
+        return tuple(rank.rank for seat in sorted(self.excluded) for rank in self.of_seat(seat))
 
     def of_seat(self, node_rank: int) -> list[Rank]:
         return self.ranks[node_rank * self.nproc_per_node : (node_rank + 1) * self.nproc_per_node]
@@ -225,11 +254,11 @@ class Roster:
 
     def yielded(self) -> int:
         """Returns the first step that the script of some rank may not have had; NO_STEP when that is not known."""
-        return min(rank.yielded for rank in self.ranks)
+        return min((rank.yielded for rank in self.playing()), default=NO_STEP)
 
     def unyielded(self) -> int | None:
         """Returns the first step that the script of some rank is known not to have had, None when nothing is known."""
-        return min((rank.yielded for rank in self.ranks if rank.yielded_known), default=None)
+        return min((rank.yielded for rank in self.playing() if rank.yielded_known), default=None)
 
     def plays(self, node_id: str, rank: int, generation: int, pid: int = 0) -> bool:
         """Returns whether a message about this rank's process, sent by this node in this generation, is about the present one."""

@@ -74,6 +74,8 @@ class RecoveryState:
     job.
     `store`: the newest one that the job has had. `hot`: by spare; `hot_members`: by the node that has those ranks itself.
     `swaps`: by the node whose ranks are to move. `not_hot`: nodes that have failed to get so, and are not asked again.
+    `needed`: seats that cannot be excluded in this recovery; `needs_all`: none can, in this job. `another_since_step`: from this
+    step on the training is not the unbroken one, for ranks were excluded; NO_STEP while it is.
     """
 
     attempt: RecoveryAttempt | None = None
@@ -96,6 +98,9 @@ class RecoveryState:
     hot_members: dict[str, HotNode] = field(default_factory=dict)
     swaps: dict[str, Swap] = field(default_factory=dict)
     not_hot: set[str] = field(default_factory=set)
+    needed: set[int] = field(default_factory=set)
+    needs_all: bool = False
+    another_since_step: int = NO_STEP
 
     def holder_lost(self, node_id: str) -> None:
         """It had no replicas to take just then, and is missed if there will be some."""

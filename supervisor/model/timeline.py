@@ -101,7 +101,15 @@ class Story:
         gravest = (FailureClass.PERMANENT, FailureClass.TRANSIENT, FailureClass.PLANNED)
         return next(each for each in gravest if each in self.classes)
 
-    def record(self, *, generation: int, survivors_kept_processes: bool, job_began_s: float) -> RecoveryRecord:
+    def record(
+        self,
+        *,
+        generation: int,
+        survivors_kept_processes: bool,
+        job_began_s: float,
+        excluded: tuple[int, ...] = (),
+        returned: tuple[int, ...] = (),
+    ) -> RecoveryRecord:
         reexecuted = max(self.ahead_step, self.resume_step) + 1 - self.resume_step if self.resume_step != NO_STEP else 0
         return RecoveryRecord(
             generation=generation,
@@ -119,6 +127,8 @@ class Story:
             moved=tuple(sorted(self.moved)),
             ended_s=self.mark_s - job_began_s,
             exposed_s=self.replicated_s - self.began_s if self.replicated_s is not None else -1.0,
+            excluded=excluded,
+            returned=returned,
         )
 
 

@@ -86,6 +86,10 @@ def _seats(state: JobState) -> Iterator[str]:
         yield f"{roster.live_count} nodes are said to live, {len(roster.live())} do"
     if roster.vacancies() and state.phase in (Phase.START, Phase.RUN):
         yield "a seat is vacant"
+    if any(roster.seats[seat] is not None for seat in roster.excluded) or 0 in roster.excluded:
+        yield f"seats {roster.excluded} are excluded: {roster.seats}"
+    if roster.excluded and not state.hooked:
+        yield "seats are excluded in a job without hooks"
     for node_rank, node_id in enumerate(roster.seats):
         if node_id is not None and {rank.node_id for rank in roster.of_seat(node_rank)} != {node_id}:
             yield f"the ranks of seat {node_rank} live elsewhere than {node_id}"
@@ -97,6 +101,9 @@ def _ranks(state: JobState) -> Iterator[str]:
         yield f"ranks {roster.joiners} are said to be joining"
     if roster.stopped != {rank.rank for rank in roster.ranks if rank.stopped_s is not None}:
         yield f"ranks {roster.stopped} are said to be stopped"
+    for rank in roster.playing():
+        if rank.stale and state.phase is Phase.RUN:
+            yield f"rank {rank.rank} has a step to make since it was excluded"
     for rank in roster.ranks:
         if rank.present and rank.node_id not in roster.seats:
             yield f"rank {rank.rank} has a process on {rank.node_id}, which has no seat"
@@ -106,7 +113,8 @@ def _ranks(state: JobState) -> Iterator[str]:
             yield f"rank {rank.rank} is done, and has a process"
         if rank.since > state.generation:
             yield f"rank {rank.rank} has a process of generation {rank.since}"
-        if state.phase in (Phase.RUN, Phase.FINISH) and not (rank.present or rank.done):
+        excluded = rank.rank // roster.nproc_per_node in roster.excluded
+        if state.phase in (Phase.RUN, Phase.FINISH) and not (rank.present or rank.done or excluded):
             yield f"rank {rank.rank} has no process"
         if rank.joining and state.phase in (Phase.START, Phase.RUN, Phase.FINISH):
             yield f"rank {rank.rank} is still joining"

@@ -16,7 +16,8 @@ def checkpoint_requested(state: JobState) -> None:
 
 
 def ask_for_checkpoint(state: JobState) -> None:
-    if state.protection.checkpoint_asked and state.phase is Phase.RUN:
+    whole = not state.roster.excluded  # else it waits until all ranks have returned
+    if state.protection.checkpoint_asked and state.phase is Phase.RUN and whole:
         state.send(state.roster.ranks[0].node_id, WriteCheckpoint(generation=state.generation))
 
 

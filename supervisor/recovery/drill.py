@@ -32,7 +32,7 @@ def ready(state: JobState, message: DrillReady, now_s: float) -> None:
         state.drill = Drill(step=step, left=[way for way in WayBack if way is not WayBack.NONE], over=state.drill.over)
     drill = state.drill
     drill.ready[message.rank] = message.generation
-    everyone = [drill.ready.get(rank.rank) for rank in state.roster.ranks]
+    everyone = [drill.ready.get(rank.rank) for rank in state.roster.playing()]
     if state.phase is Phase.RUN and all(generation == state.generation for generation in everyone):
         state.note("drilled", step=step, way=drill.way.value)
         drill.ready.clear()

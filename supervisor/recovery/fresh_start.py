@@ -18,6 +18,7 @@ def start_job(state: JobState, *, now_s: float) -> None:
 
 def start_over(state: JobState, reason: str, *, now_s: float) -> None:
     """A new generation from nothing: every rank gets a new process once the store is open."""
+    state.roster.include_all()
     fit_seats(state)
     if not fill_seats(state, reason, now_s=now_s):
         return
@@ -43,6 +44,8 @@ def _forget_states(state: JobState) -> None:
     """What the vaults hold is of a dead branch now; to be back at the newest checkpoint is no progress."""
     recovery = state.recovery
     recovery.branch(generation=state.generation, resume_step=NO_STEP)
+    if recovery.another_since_step >= state.protection.checkpoint_step:
+        recovery.another_since_step = NO_STEP
     recovery.hot_members.clear()  # they end with the ranks
     state.progress.gone_back(NO_STEP)
     recovery.fruitful_step = min(recovery.fruitful_step, max(0, state.protection.checkpoint_step))

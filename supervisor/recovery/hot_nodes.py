@@ -1,7 +1,8 @@
 """Stand-ins get ready for ranks that others play: they construct, rehearse and wait hot. Over JobState.
 
-A spare's are for a seat that another node holds: when it becomes vacant such a spare takes it before any other. A member's are
-for ranks of its own (`--hot-standins`): for a process that is lost. Either way they are the joiners then, however far they are.
+A spare's are for a seat that another node holds: when it becomes vacant such a spare takes it before any other; or for one that
+is excluded. A member's are for ranks of its own (`--hot-standins`): for a process that is lost. Either way they are the joiners
+then, however far they are.
 """
 
 from collections.abc import Collection

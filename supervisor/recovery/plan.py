@@ -27,7 +27,7 @@ class Plan:
 
     resume_step: int
     newest_step: int
-    sources: tuple[Source, ...]  # of rank 0, 1, ...
+    sources: tuple[Source, ...]  # of rank 0, 1, ...; none of those that are excluded
 
 
 def as_good_as_committed(
@@ -71,6 +71,8 @@ def plan_recovery(
     lineage: Sequence[Sent],
     conflicts: Collection[CopyConflict] = (),
     unyielded: int | None = None,
+    excluded: Collection[int] = (),
+    stale: Collection[int] = (),
 ) -> tuple[Plan | None, str]:
     """Returns (the plan with the largest step, why), or (None, which ranks are without a source).
 
@@ -80,8 +82,10 @@ def plan_recovery(
     `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
     For each rank, its live state comes first, then its snapshot at home, then a replica (one at home before others), then its
     snapshot on a live node where it lived before (the newest generation of each). A replica does not count on a peer that it has
-    been found to contradict.
+    been found to contradict. `excluded` ranks need no source. For `stale` ones, which were so, any other rank's snapshot is one:
+    it holds the same.
     """
+    ranks = [rank for rank in range(len(homes)) if rank not in excluded]
     states = {each.rank: each for each in live if usable(each.generation, each.step, lineage)}
     at_home: dict[tuple[int, int], int] = {}
     snapshots: _Snapshots = {}
@@ -119,14 +123,16 @@ def plan_recovery(
         if (rank, step) in snapshots:
             generation, node_id = snapshots[rank, step]
             return Source(rank=rank, kind=SourceKind.ELSEWHERE, slot_generation=generation, endpoint=endpoints[node_id])
+        if rank in stale:
+            return _from_any_peer(rank, [each for each in ranks if each not in stale], step, snapshots, endpoints)
         return None
 
     steps = {state.step for state in states.values()} | {step for _, step in (*snapshots, *replicas)}
     closest: tuple[int, list[int]] | None = None
     plan: Plan | None = None
     for step in sorted(steps, reverse=True):
-        sources = [source_of(rank, step) for rank in range(len(homes))]
-        missing = [rank for rank, source in enumerate(sources) if source is None]
+        sources = [source_of(rank, step) for rank in ranks]
+        missing = [rank for rank, source in zip(ranks, sources, strict=True) if source is None]
         if not missing:
             newest_step = plan.newest_step if plan is not None else step
             plan = Plan(resume_step=step, newest_step=newest_step, sources=tuple(filter(None, sources)))
@@ -137,7 +143,7 @@ def plan_recovery(
     if plan is not None:
         return plan, _why(plan)
     if closest is None:
-        return None, f"no rank holds any state: gone is that of rank {', '.join(map(str, range(len(homes))))}"
+        return None, f"no rank holds any state: gone is that of rank {', '.join(map(str, ranks))}"
     missing_ranks = ", ".join(map(str, closest[1]))
     reason = f"there is no source of step {closest[0]} for rank {missing_ranks}, and it is no better at other steps"
     contradictions = _contradictions(closest[1], lineage, conflicts)
@@ -164,6 +170,17 @@ def _peers(
         for rank, generation, node_id in found
         if (rank, generation) not in unfit
     )
+
+
+def _from_any_peer(
+    rank: int, others: Sequence[int], step: int, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint]
+) -> Source | None:
+    """Returns the source of a rank that returns to those that hold all that it held."""
+    found = [(other, *snapshots[other, step]) for other in others if (other, step) in snapshots]
+    if not found:
+        return None
+    peers = tuple(Peer(rank=other, slot_generation=made, endpoint=endpoints[node_id]) for other, made, node_id in found)
+    return Source(rank=rank, kind=SourceKind.PEER, slot_generation=peers[0].slot_generation, peers=peers)
 
 
 def _contradictions(ranks: Sequence[int], lineage: Sequence[Sent], conflicts: Collection[CopyConflict]) -> str:

@@ -8,6 +8,7 @@ from deadpool.supervisor.model.lineage import usable
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage
 from deadpool.supervisor.recovery import drained_ranks
+from deadpool.supervisor.recovery.exclusion import cannot_exclude
 from deadpool.supervisor.recovery.fresh_start import start_over
 from deadpool.supervisor.recovery.keepers import replicas_placed
 from deadpool.supervisor.recovery.orders import replace_outside
@@ -25,7 +26,7 @@ def nothing_can_be_committed(state: JobState, attempt: RecoveryAttempt) -> bool:
         for slot in slots
         if usable(slot.generation, slot.step, state.recovery.lineage)
     }
-    return any(rank.rank not in held for rank in state.roster.ranks)
+    return any(rank.rank not in held for rank in state.roster.playing())
 
 
 def plan_if_ready(state: JobState, attempt: RecoveryAttempt, *, now_s: float) -> None:
@@ -39,6 +40,8 @@ def plan_if_ready(state: JobState, attempt: RecoveryAttempt, *, now_s: float) ->
 def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_s: float) -> None:
     roster, story = state.roster, state.recovery.story
     assert story is not None
+    if cannot_exclude(state, attempt, now_s=now_s):
+        return
     plan, why = plan_recovery(
         homes=[rank.node_id for rank in roster.ranks],
         live=[
@@ -51,6 +54,8 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
         lineage=state.recovery.lineage,
         conflicts=state.protection.conflicts,
         unyielded=roster.unyielded(),
+        excluded=roster.excluded_ranks(),
+        stale=[rank.rank for rank in roster.playing() if rank.stale],
     )
     story.commit_known(state.progress.commit_step)
     if plan is None:
@@ -62,10 +67,12 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
         start_over(state, "no step is done yet that all ranks can go on from", now_s=now_s)
     elif not _replace_stranded(state, attempt, plan.resume_step, now_s=now_s):
         _go_back(state, attempt, plan, why)
+        others = _go_on_without(state, plan.resume_step)
         drained_ranks.end(state)
         lap(state, attempt, now_s)
         attempt.enter(Stage.REFORM, now_s)
-        _send_plan(state, plan.resume_step, plan.sources, store)
+        yielded = plan.resume_step if others else max(plan.resume_step, roster.yielded())
+        _send_plan(state, plan.resume_step, yielded, plan.sources, store)
 
 
 def _replace_stranded(state: JobState, attempt: RecoveryAttempt, resume_step: int, *, now_s: float) -> bool:
@@ -129,10 +136,29 @@ def _way(source: Source, home: str) -> str:
     return "replica_at_home" if at_home else source.kind
 
 
-def _send_plan(state: JobState, resume_step: int, sources: Sequence[Source], store: StoreOpened) -> None:
+def _go_on_without(state: JobState, resume_step: int) -> bool:
+    """Takes note of who is excluded from S_resume_step on. Returns whether others make the steps from there than did so far.
+
+    Then steps that are done again come to other values, and scripts get them once more.
+    """
+    recovery, roster = state.recovery, state.roster
+    excluded = roster.excluded_ranks()
+    if recovery.another_since_step >= resume_step:
+        recovery.another_since_step = NO_STEP
+    if excluded and recovery.another_since_step == NO_STEP:
+        recovery.another_since_step = resume_step
+    new = tuple(rank for rank in excluded if not roster.ranks[rank].stale)
+    for rank in new:
+        roster.ranks[rank].stale = True
+    if new:
+        state.note("excluded", ranks=new, resume_step=resume_step, reason="every other rank holds all that they held")
+    return bool(new) or any(rank.stale for rank in roster.playing())
+
+
+def _send_plan(state: JobState, resume_step: int, yielded: int, sources: Sequence[Source], store: StoreOpened) -> None:
     roster = state.roster
-    yielded = max(resume_step, roster.yielded())
-    for rank in roster.ranks:  # all do as the plan says; how far each has come with it they will say
+    source_of = {source.rank: source for source in sources}
+    for rank in roster.playing():  # all do as the plan says; how far each has come with it they will say
         rank.yielded, rank.yielded_known = yielded, False
     all_placements = roster.all_placements(state.config)
     replicas_placed(state)
@@ -145,7 +171,8 @@ def _send_plan(state: JobState, resume_step: int, sources: Sequence[Source], sto
             store_host=store.host,
             store_port=store.port,
             placements=placements,
-            sources=tuple(sources[placement.rank] for placement in placements),
+            sources=tuple(source_of[placement.rank] for placement in placements),
+            excluded=roster.excluded_ranks(),
         )
         state.send(node_id, order)
 
@@ -154,7 +181,7 @@ def _ahead_step(state: JobState, attempt: RecoveryAttempt) -> int:
     """Returns the largest step that a rank which kept its process had in progress: it has S_step, live or else in its vault."""
     story = state.recovery.story
     assert story is not None
-    survivors = [rank for rank in state.roster.ranks if rank.rank not in story.ranks]
+    survivors = [rank for rank in state.roster.playing() if rank.rank not in story.ranks]
     steps = [attempt.prepared[rank.rank].live_step for rank in survivors]
     for rank in survivors:
         slots = attempt.reports.get(rank.node_id, ())

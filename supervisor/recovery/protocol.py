@@ -11,6 +11,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, RecoveryAttempt, Stage, Story
 from deadpool.supervisor.recovery import drained_ranks, fresh_start
+from deadpool.supervisor.recovery.exclusion import exclude_lost, include_ready
 from deadpool.supervisor.recovery.orders import assign, open_store, replace_outside, send_injections, warm_up
 from deadpool.supervisor.recovery.planning import nothing_can_be_committed, plan_if_ready
 from deadpool.supervisor.recovery.running import lap, runs
@@ -68,11 +69,14 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
     swapped = None if released else drained_ranks.move_with(state, now_s=now_s)
     if swapped is not None and state.recovery.story is not None:
         state.recovery.story.add(swapped)
+    if not released:
+        exclude_lost(state)
+        include_ready(state)
     if not fill_seats(state, reason, now_s=now_s):
         return
     roster, generation = state.roster, state.next_generation()
     state.move(Phase.RECOVER)
-    everyone = {rank.rank for rank in roster.ranks}
+    everyone = {rank.rank for rank in roster.playing()}
     attempt = RecoveryAttempt(
         generation=generation,
         from_scratch=False,
@@ -206,5 +210,5 @@ def _survivors_kept(state: JobState) -> bool:
             for rank, pid in story.pids.items()
             if rank not in story.ranks
         )
-        and all(rank in story.pids or rank in story.ranks for rank in range(len(now)))
+        and all(rank.rank in story.pids or rank.rank in story.ranks for rank in state.roster.playing())
     )

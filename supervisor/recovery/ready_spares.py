@@ -1,8 +1,8 @@
 """How ready each node is for what may fail, after every event. Over JobState.
 
-Planned swaps go on. With `--spare-readiness hot` spares are kept hot, each for another seat, so that so many spares cover so many
-seats: first those whose node has bad readings, then those whose node has failed before, then the others in their order. With
-`--hot-standins` each member keeps hot stand-ins for its own ranks: first for those that have failed before.
+Planned swaps go on, and returns of excluded ranks. With `--spare-readiness hot` spares are kept hot, each for another seat, so
+that so many spares cover so many seats: first those whose node has bad readings, then those whose node has failed before, then
+the others in their order. With `--hot-standins` each member keeps hot stand-ins for its own ranks: first for those that failed.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.recovery import hot_nodes
 from deadpool.supervisor.recovery.drain import swaps_go_on
+from deadpool.supervisor.recovery.returning import returns_go_on
 
 
 def readiness_read(state: JobState, node_id: str, standins: int) -> None:
@@ -33,7 +34,7 @@ def settle(state: JobState, *, now_s: float) -> None:
     """What follows from the present state for spares and planned swaps; nothing, most of the time."""
     recovery, roster = state.recovery, state.roster
     keep_hot = state.config.spare_readiness is Readiness.HOT
-    if not (keep_hot or recovery.hot or recovery.swaps or state.config.hot_standins):
+    if not (keep_hot or recovery.hot or recovery.swaps or state.config.hot_standins or roster.excluded):
         return
     if state.phase is Phase.END:
         recovery.hot.clear()
@@ -41,11 +42,12 @@ def settle(state: JobState, *, now_s: float) -> None:
         recovery.swaps.clear()
     for node_id in [each for each in recovery.swaps if each not in roster.seats]:
         del recovery.swaps[node_id]  # it has no ranks any more, for whatever reason
-    swapped = {roster.seats.index(node_id) for node_id in recovery.swaps}
+    wanted = {roster.seats.index(node_id) for node_id in recovery.swaps} | roster.excluded
     for node_id, hot in list(recovery.hot.items()):
-        if roster.nodes[node_id].role is not NodeRole.SPARE or not (keep_hot or hot.seat in swapped):
+        if roster.nodes[node_id].role is not NodeRole.SPARE or not (keep_hot or hot.seat in wanted):
             hot_nodes.let_go(state, node_id)
     swaps_go_on(state, now_s=now_s)
+    returns_go_on(state, now_s=now_s)
     for node_id in [each for each in recovery.hot_members if each not in roster.seats]:
         hot_nodes.let_go(state, node_id)
     if state.hooked and state.phase is Phase.RUN and state.progress.commit_step != NO_STEP:

@@ -27,12 +27,17 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
     if recovery.story is None:
         state.note("started")
     else:
+        returned = tuple(rank.rank for rank in state.roster.playing() if rank.stale)
         record = recovery.story.record(
-            generation=state.generation, survivors_kept_processes=kept, job_began_s=state.account.began_s
+            generation=state.generation,
+            survivors_kept_processes=kept,
+            job_began_s=state.account.began_s,
+            excluded=state.roster.excluded_ranks(),
+            returned=returned,
         )
         recovery.records.append(record)
         furthest_step = max(recovery.story.ahead_step, recovery.story.resume_step)
-        state.account.gone_back(furthest_step, newest_step=max(rank.step for rank in state.roster.ranks))
+        state.account.gone_back(furthest_step, newest_step=max(rank.step for rank in state.roster.playing()))
         recovery.story = None
         state.note(
             "restarted" if attempt.from_scratch else "recovered",  # all ranks' processes are there; or all have made a new step
@@ -45,7 +50,12 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
             steps_reexecuted=record.steps_reexecuted,
             total_s=record.total_s,
             phases_s=asdict(record.phases_s),
+            excluded=record.excluded,
+            returned=record.returned,
         )
+    recovery.needed.clear()
+    for rank in state.roster.playing():
+        rank.stale = False
     ask_for_checkpoint(state)
     finish_if_done(state, now_s=now_s)
 
@@ -63,7 +73,7 @@ def finish_if_done(state: JobState, *, now_s: float) -> None:
     """Every rank has finished: they are released. Every rank has exited with 0, be it in a first step: the job is done."""
     if state.phase not in (Phase.START, Phase.RUN, Phase.RECOVER, Phase.FINISH):
         return
-    ranks = state.roster.ranks
+    ranks = state.roster.playing()
     if all(rank.done for rank in ranks):
         state.end(0, "done", now_s=now_s)
     elif state.phase is Phase.RUN and all(rank.finished or rank.done for rank in ranks):
@@ -77,7 +87,7 @@ def finish_if_done(state: JobState, *, now_s: float) -> None:
 def begin_next_loop(state: JobState) -> None:
     """Every rank has come to it: they go on with the next step."""
     state.move(Phase.RUN)
-    for rank in state.roster.ranks:
+    for rank in state.roster.playing():
         rank.reopened = False
     step = state.progress.released_step
     state.note("loop_begins", step=step)

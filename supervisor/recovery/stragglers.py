@@ -11,6 +11,8 @@ def straggler_judged(state: JobState, judged: StragglerJudged, now_s: float) -> 
     rank = state.roster.ranks[judged.rank] if judged.rank < len(state.roster.ranks) else None
     if rank is None or judged.generation != state.generation or rank.node_id != judged.node or state.phase is Phase.END:
         return
+    if not rank.present:  # excluded, or gone meanwhile
+        return
     stragglers = state.failures.stragglers
     if judged.over:
         if stragglers.pop(judged.rank, None) is not None:

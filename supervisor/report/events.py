@@ -77,7 +77,7 @@ COMMON = {
 
 _RECOVERY = {
     "cause": T, "failure_class": T, "ranks": R, "spare": T, "moved": R, "resume_step": W, "steps_reexecuted": W, "total_s": N,
-    "phases_s": C,
+    "phases_s": C, "excluded": R, "returned": R,
 }  # fmt: skip
 
 HEADINGS: dict[str, dict[str, EventKind]] = {
@@ -162,6 +162,13 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         "loop_body_lost": _event(
             "The loop body of a step cannot be run again for the ranks that have not been through it.", step=W, reason=T
         ),
+        "excluded": _event(
+            "The job goes on without these ranks from this step on (--on-loss exclude): it is not the unbroken run any more.",
+            ranks=R,
+            resume_step=W,
+            reason=T,
+        ),
+        "not_excluded": _event("Without these ranks the job cannot go on: a node is wanted for them.", ranks=R, reason=T),
         "recovered": _event("Every rank has made a new step. `total_s`: from the failure, as far as it is known.", **_RECOVERY),
         "restarted": _event("All ranks have new processes, from scratch.", **_RECOVERY),
         "spare_ready": _event(

@@ -29,12 +29,12 @@ _WAITED_FOR = {
 
 def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
     nodes = sorted(state.roster.nodes.values(), key=lambda node: (node.index, node.node_id))
-    steps = [rank.step for rank in state.roster.ranks]
+    steps = [rank.step for rank in state.roster.playing()]
     members = [node.node_id for node in state.roster.members()]
     moment_s = pulse.moment_s(now_s=now_s)
     played: dict[str, list[Rank]] = {node.node_id: [] for node in nodes}
     keeps = _keeps(state)
-    for rank in state.roster.ranks:
+    for rank in state.roster.playing():
         if rank.node_id in played:
             played[rank.node_id].append(rank)
     return JobStatus(
@@ -61,6 +61,8 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         waiting_for=waiting_for(state),
         replicas=state.config.replicas,
         domains_lost_max=state.recovery.spread,
+        excluded=state.roster.excluded_ranks(),
+        another_since_step=state.recovery.another_since_step,
         **_keeping(members, pulse),
     )
 

@@ -14,9 +14,11 @@ def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
     """`steps`: how many optimizer steps the job has completed. `generations`: how many memberships it has had.
 
     `goodput`: as SpentTimes says; `spent_s` sums to the wall clock but for its `node_s`. `reported`: the script's last numbers.
+    `another_since_step`: from this step on it is not the unbroken run, for ranks were excluded; None: it is.
     """
+    another_since_step = state.recovery.another_since_step
     spent_s = spent(state, pulse, now_s=state.account.mark_s or 0.0)
-    step = max(state.progress.finished_step, state.progress.commit_step, *(rank.step for rank in state.roster.ranks))
+    step = max(state.progress.finished_step, state.progress.commit_step, *(rank.step for rank in state.roster.playing()))
     return {
         "job_id": state.config.job_id,
         "exit_code": state.ending.exit_code,
@@ -24,6 +26,8 @@ def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
         "steps": 0 if step == NO_STEP else step,
         "generations": state.generation,
         "committed_steps_lost": sum(record.committed_steps_lost for record in state.recovery.records),
+        "another_since_step": None if another_since_step == NO_STEP else another_since_step,
+        "excluded": state.roster.excluded_ranks(),
         "exposed_stall_s": pulse.exposed_stall_s(),
         "goodput": spent_s.goodput,
         "goodput_spares_charged": spent_s.charged(len(state.roster.seats)),

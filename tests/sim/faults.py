@@ -75,6 +75,22 @@ class Faults:
             self._log(f"a collective fails on rank {process.member.rank}")
             process.collective_fails(process.member.generation)
 
+    def lose_excludable(self) -> None:
+        """A node with ranks is lost, not the first one."""
+        state = self.supervisor.job.state
+        if state.progress.commit_step == NO_STEP and not state.ending.over:
+            self.world.at(0.3, self.lose_excludable)
+        elif members := state.roster.members()[1:]:
+            self._lose(self.supervisor.nodes[self.world.random.choice(members).node_id])
+
+    def miss_excluded(self) -> None:
+        """A call has no result without the ranks that are excluded."""
+        process, excluded = self._any_process(playing=True), self.supervisor.job.state.roster.excluded_ranks()
+        if process is None or process.member is None or not excluded or self.world.chance(0.5):
+            return
+        self._log(f"rank {process.member.rank} needs ranks {excluded}")
+        process.collective_fails(process.member.running, excluded)
+
     def _raise(self) -> None:
         """Before any commit an error would rightly end the job."""
         process = self._any_process(playing=True)

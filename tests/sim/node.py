@@ -453,12 +453,13 @@ class SimNode:
             for slot in slots:
                 if slot is not None:
                     sets = (RankSet(ranks=slot.peers, digest=self._digest(rank, slot)),) if slot.peers else ()
-                    yield Slot(kind=kind, rank=rank, generation=slot.state.generation, step=slot.state.step, peer_sets=sets)
+                    generation, step = slot.state.generation, slot.state.step
+                    yield Slot(kind=kind, rank=rank, generation=generation, step=step, peer_sets=sets, unique=not sets)
 
-    def peers_of(self, rank: int, copies: int) -> tuple[int, ...]:
+    def peers_of(self, rank: int, generation: int, copies: int) -> tuple[int, ...]:
         """Returns all other ranks, which hold the same parameters; () when they are on too few nodes to lose so many."""
-        others = tuple(other for other in range(self.truth.world_size(self.core.generation)) if other != rank)
-        return others if len(self.truth.groups(self.core.generation).copies) > max(1, copies) else ()
+        others = tuple(other for other in self.truth.ranks(generation) if other != rank)
+        return others if len(self.truth.groups(generation).copies) > max(1, copies) else ()
 
     def _digest(self, rank: int, sealed: Sealed) -> int:
         """Returns what stands for the bytes that the rank holds together with others in that state."""
@@ -473,6 +474,8 @@ class SimNode:
     def write_checkpoint(self, generation: int, content: int) -> None:
         """S_k is committed: each node's writer begins to write its part. Parts that contradict each other make no whole."""
         every, step = self.config.checkpoint_every, self.truth.steps[content]
+        if self.truth.excluded.get(generation):
+            return  # parts are missing
         if every and step % every == 0 and len(set(self.truth.groups(generation).announced[step].values())) == 1:
             playing = set(self.truth.groups(generation).playing.values())
             nodes = [

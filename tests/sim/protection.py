@@ -108,7 +108,8 @@ class SimProtection:
         self.world.at(self.world.between(0.01, 0.15), self._copied, index, sealed, member.running)
 
     def _peers(self) -> tuple[int, ...]:
-        return self.node.peers_of(self._member().rank, min(self.node.config.replicas, len(self.holders)))
+        member, copies = self._member(), min(self.node.config.replicas, len(self.holders))
+        return self.node.peers_of(member.rank, member.running, copies)
 
     def _begin_to_put(self, generation: int, keep_step: int) -> None:
         """A large state is on its way while it is copied: what lay in the slots of its holders is torn from then on."""
@@ -228,7 +229,8 @@ class SimProtection:
         contents = {sealed.content for sealed in said.values()}
         together = {bool(sealed.peers) for sealed in said.values()}
         alike = len(contents) == 1 and not self.truth.are_apart(step)
-        if len(together) > 1 or (True in together and not alike):
+        gone = {peer for sealed in said.values() for peer in sealed.peers} - said.keys()  # excluded: they say nothing
+        if gone or len(together) > 1 or (True in together and not alike):
             said.clear()
             for each in self._everyone(generation):
                 self.world.at(self.world.between(0.001, 0.05), each.parted, generation, step, alike)
@@ -250,7 +252,7 @@ class SimProtection:
         slots, sealed = self.node.slots(SlotKind.SNAPSHOT, member.rank), self._in_hand()
         again = replace(sealed, peers=self._peers() if alike else ())
         slots[:] = [again if each == sealed else each for each in slots]
-        self.apart = not again.peers
+        self.apart = not alike
         self._put(again, generation, self.holders, member.commit_step)
 
     def _refuse(self, step: int, generation: int) -> None:

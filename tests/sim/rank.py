@@ -271,7 +271,7 @@ class SimRank:
         if self._calls_in_body and not self.truth.all_after_loop(generation, self._member().rank):
             self._later(0.02, 0.05, self._after_loop, generation)
             return
-        self.truth.had(self._member().rank, self.in_body)
+        self.truth.had(self._member().running, self._member().rank, self.in_body)
         self._exit()
 
     # ------------------------------------------------------------ between two loops
@@ -315,7 +315,7 @@ class SimRank:
 
     def _through_body(self) -> None:
         member = self._member()
-        self.truth.had(member.rank, self.in_body)
+        self.truth.had(member.running, member.rank, self.in_body)
         self.content = self.truth.next_content(self.content, member.running)
         member.had()
 
@@ -348,9 +348,9 @@ class SimRank:
             return
         self.act(self._member().quiesced(clean=self.protection.holds_live()))
 
-    def collective_fails(self, generation: int) -> None:
+    def collective_fails(self, generation: int, needs: tuple[int, ...] = ()) -> None:
         if self.alive and self.member is not None:
-            actions = self.member.collective_failed(generation, "connection closed by peer")
+            actions = self.member.collective_failed(generation, "connection closed by peer", needs)
             self.act(actions)
             if actions and self.alive:  # only then does the generation break, in the thread that has reported it
                 self.world.at(self.world.between(0.0, 0.05), self._breaks, self._thread)
@@ -463,6 +463,9 @@ class SimRank:
                 assert source.endpoint is not None
                 other = self.node.other(source.endpoint)
                 return None if other is None else other.sealed_content(SlotKind.SNAPSHOT, member.rank, state), ()
+            case SourceKind.PEER:
+                held = [self._peer_content(peer, state.step) for peer in source.peers]
+                return next((content for content in held if content is not None), None), ()
 
     def _from_peers(self, source: Source, state: StateId) -> tuple[int | None, tuple[messages.CopyConflict, ...]]:
         assert source.endpoint is not None
@@ -496,6 +499,8 @@ class SimRank:
         """Returns whether the snapshot that this rank was restored from says that nobody else holds the same."""
         if source.kind is SourceKind.LIVE:
             return self.protection.apart
+        if source.kind is SourceKind.PEER:
+            return False
         state = StateId(generation=source.slot_generation, step=order.resume_step)
         kind = SlotKind.REPLICA if source.kind is SourceKind.REPLICA else SlotKind.SNAPSHOT
         node = self.node if source.endpoint is None else self.node.other(source.endpoint)

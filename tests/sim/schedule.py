@@ -61,7 +61,7 @@ class Run:
             checkpoint_every=shape.choice([0, 0, 2]),
             checkpoint_dir="shared",
             spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
-            on_loss=random.Random(f"loss {seed}").choice([OnLoss.SWAP] * 7 + [OnLoss.RESTART]),
+            on_loss=random.Random(f"loss {seed}").choice([OnLoss.SWAP] * 5 + [OnLoss.RESTART] + [OnLoss.EXCLUDE] * 2),
             swap_stragglers=random.Random(f"swap {seed}").random() < 0.3,
             hot_standins=random.Random(f"hot {seed}").choice([0, 0, 1, 2]),
             relay_above=random.Random(f"relays {seed}").choice([0, 1, 2, 1000, 1000]),
@@ -69,6 +69,8 @@ class Run:
             topology=_racks(random.Random(f"racks {seed}")),
         )
         self.until = shape.randint(4, 10)
+        excluding = random.Random(f"exclude {seed}") if self.config.on_loss is OnLoss.EXCLUDE else None
+        self.until += excluding.randint(0, 20) if excluding is not None else 0
         ends = sorted(random.Random(f"loops {seed}").sample(range(1, self.until), random.Random(seed).choice([0, 0, 1, 2])))
         loops = [Loop(*each) for each in itertools.pairwise([0, *ends, self.until])]
         self.truth = Truth(self.config.world_size, seed)
@@ -94,6 +96,10 @@ class Run:
                 world.at(straggler.uniform(0.2, 4.0), self.supervisor.straggles, straggler.randrange(self.config.world_size))
         kinds = faults.all() + (faults.of_relays() if self.config.relay_above < _FEW else [])
         kinds += faults.of_racks() if self.config.topology else []
+        if excluding is not None:
+            for _ in range(excluding.choice([1, 1, 2, 3])):
+                world.at(excluding.uniform(1.0, 5.0), faults.lose_excludable)
+                world.at(excluding.uniform(1.5, 8.0), faults.miss_excluded)
         moment_s = world.between(0.2, 2.5)
         for _ in range(shape.choice([1, 1, 2, 2, 3, 4, 6])):
             world.at(moment_s, shape.choice(kinds))

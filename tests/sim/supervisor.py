@@ -514,6 +514,8 @@ class SimSupervisor:
         self._check_placement()
 
     def _ordered(self, order: Order) -> None:
+        if isinstance(order, Reform):
+            self.truth.goes_on_without(order.generation, order.excluded, order.resume_step)
         if isinstance(order, StartRanks):
             self.truth.resized(order.generation, order.world_size)
         if isinstance(order, StartRanks | Reform):
@@ -537,10 +539,10 @@ class SimSupervisor:
             case "generation":
                 self._raised.clear()
             case "loop_body_lost":
-                for rank in range(self.truth.world_size(note.generation)):
+                for rank in range(self.config.world_size):
                     self.truth.body_lost(rank, fields["step"])
             case "back_to_checkpoint":
-                for rank, step in itertools.product(range(self.truth.world_size(note.generation)), range(fields["step"])):
+                for rank, step in itertools.product(range(self.config.world_size), range(fields["step"])):
                     self.truth.body_lost(rank, step)
             case "vault_reports_missing" | "node_lost":  # who is stopped, or out of reach, cannot say how far it was
                 node_id = fields.get("node")

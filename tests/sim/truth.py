@@ -49,6 +49,7 @@ class Truth:
 
     def __init__(self, world_size: int, seed: int) -> None:
         self._sizes = {0: world_size}  # from which generation on there are so many ranks
+        self.excluded: dict[int, frozenset[int]] = {}  # generation -> the ranks without which it goes on
         self.seed = seed
         self.nproc_per_node = 0  # of the job, once it is known
         self.generations: dict[int, Groups] = {}
@@ -147,8 +148,13 @@ class Truth:
         groups.wrong_from = max(self.steps[content], *groups.steps.values())
         return flipped
 
+    def ranks(self, generation: int) -> list[int]:
+        """Returns those that play in it."""
+        size = self._sizes[max(since for since in self._sizes if since <= generation)]
+        return [rank for rank in range(size) if rank not in self.excluded.get(generation, ())]
+
     def world_size(self, generation: int) -> int:
-        return self._sizes[max(since for since in self._sizes if since <= generation)]
+        return len(self.ranks(generation))
 
     def resized(self, generation: int, world_size: int) -> None:
         self._sizes[generation] = world_size
@@ -169,8 +175,9 @@ class Truth:
         self.excused |= alone or not (len(self.losses) <= self._copies() or self._are_one_rack(set(self.losses)))
 
     def _copies(self) -> int:
-        """Returns how many nodes may be lost together without the newest commit."""
-        copies = self.groups(self.committed_in).copies.values()
+        """Returns how many nodes may be lost together without the newest commit: fewer once nodes are excluded."""
+        smaller = [generation for generation, ranks in self.excluded.items() if ranks and generation > self.committed_in]
+        copies = [each for generation in (self.committed_in, *smaller) for each in self.groups(generation).copies.values()]
         return max(1, min(self.replicas, *copies)) if copies else 1
 
     def _are_one_rack(self, lost: set[str]) -> bool:
@@ -188,6 +195,7 @@ class Truth:
             return False
         if generation < self.void_before:
             return True
+        self.named |= content in self.wrong and len(ranks) == 1  # there is nobody that could tell
         shown = self.compares and step not in self.groups(generation).unverified
         unseen = content in self.wrong and shown and not self.named
         self.check(not unseen, f"S_{step} is committed with a flipped bit, and nobody has said so")
@@ -264,8 +272,16 @@ class Truth:
         entered.add(rank)
         return len(entered) == self.world_size(generation)
 
-    def had(self, rank: int, step: int) -> None:
-        self.bodies.setdefault(rank, set()).add(step)
+    def goes_on_without(self, generation: int, ranks: tuple[int, ...], step: int) -> None:
+        """These ranks are excluded from S_step on: what they have not been through by then they never are."""
+        self.excluded[generation] = frozenset(ranks)
+        for rank in ranks:
+            self.bodies.setdefault(rank, set()).update(range(step))
+
+    def had(self, generation: int, rank: int, step: int) -> None:
+        """The rank is through with the step's loop body; those that are excluded have nothing to do with it."""
+        for each in (rank, *self.excluded.get(generation, ())):
+            self.bodies.setdefault(each, set()).add(step)
 
     def body_lost(self, rank: int, step: int) -> None:
         self.lost_bodies.add((rank, step))
@@ -273,7 +289,7 @@ class Truth:
     def starts_from(self, step: int) -> None:
         """The ranks start from a checkpoint of S_step: what is before it is not done again, even if the script had left there."""
         if step > self.leaves_at != NO_STEP:
-            self.lost_bodies |= {(rank, self.leaves_at) for rank in range(self.world_size(max(self.generations)))}
+            self.lost_bodies |= {(rank, self.leaves_at) for rank in self.ranks(max(self.generations))}
 
     def without_body(self, until: int) -> list[tuple[int, int]]:
         """Returns (rank, step) whose loop body never ran to its end, other than for a lost node, which cannot tell."""
@@ -282,7 +298,7 @@ class Truth:
         ]
 
     def _without_body(self, step: int) -> list[int]:
-        ranks = range(self.world_size(max(self.generations)))
+        ranks = self.ranks(max(self.generations))
         return [rank for rank in ranks if step not in self.bodies.get(rank, set())]
 
     def orders(self, rank: int, generation: int) -> None:
@@ -305,7 +321,7 @@ class Truth:
         """The supervisor says that every rank has made a step in this generation, or had none left to make."""
         groups = self.groups(generation)
         self.check(groups.planned, f"generation {generation} is called recovered, and has started from scratch")
-        for rank in range(self.world_size(generation)):
+        for rank in self.ranks(generation):
             resumed = groups.resumed.get(rank)
             moved = resumed is not None and (groups.steps[rank] > self.steps[resumed] or groups.steps[rank] in ends)
             self.check(moved, f"generation {generation} is called recovered, rank {rank} has not made a step")

@@ -18,7 +18,9 @@ class OnlyRank:
     def __init__(self, folder: Path) -> None:
         self.token, self.vault_dir, self.node_id, self.keeping = "", folder, "node0", Keeping()
         self.changed = threading.Condition(threading.RLock())
-        self.rank, self.world_size, self.cancelled = 0, 1, threading.Event()
+        self.rank, self.cancelled = 0, threading.Event()
+        self.playing: tuple[int, ...] = (0,)
+        self.excluded: frozenset[int] = frozenset()
         self.drilled: set[int] = set()
         self.member = Member(rank=0, generation=1, joiner=False)
         placement = Placement(rank=0, node_id="node0", node_rank=0, local_rank=0, holders=())

@@ -18,6 +18,7 @@ from deadpool.trainer_hooks.groups import muted
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
 from deadpool.trainer_hooks.groups.messages import Messages, small_message
+from deadpool.trainer_hooks.groups.present import NeedsAllError, Present
 from deadpool.trainer_hooks.groups.stores import GenerationStore
 from deadpool.trainer_hooks.groups.works import (
     GroupWork,
@@ -56,6 +57,7 @@ class Registry(Protocol):
     store: GenerationStore
     on_muted: Callable[[], None]
     messages: Messages
+    needs: tuple[int, ...]
 
     @property
     def muted(self) -> bool: ...
@@ -82,15 +84,16 @@ class Group(dist.ProcessGroup):
         self._registry = registry
         self._opened: tuple[InnerGroup, Any, Generation, Calls] | None = None
         self._muted: tuple[InnerGroup, Any, Generation, Calls] | None = None  # what is open, in a rehearsal
+        self._present: Present | None = None  # who of its members is, in the open generation; None: all
         self._closed = "it was destroyed"  # why no call is possible, when it is not open
         self._fake: dist.ProcessGroup | None = None
         self._coalescing: Any = None
         self._row: int | None = None
 
-    def attach(self, inner: InnerGroup, generation: Generation, name: str) -> None:
+    def attach(self, inner: InnerGroup, generation: Generation, name: str, present: Present | None = None) -> None:
         """Uses `inner` from now on; calls are numbered from 1 again. A generation that has broken aborts it immediately."""
         assert inner.group is not None
-        self.met_as = name
+        self.met_as, self._present = name, present
         self._label_row()
         place = (self.membership.rank, self.membership.size)
         calls = Calls(self._registry.record, self._row or 0, place, generation.call_time)
@@ -320,9 +323,15 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
         opened = self._opened
         if opened is not None and not opened[2].broken:
             _, inner, generation, calls = opened
+            message = small_message(operation, self.membership.rank, args)
             calls.enter(label)
             try:
+                if self._present is not None:
+                    args, kwargs = self._present.fit(operation, args, kwargs)
                 work = method(inner, *args, **kwargs)
+            except NeedsAllError as error:
+                self._registry.needs = error.ranks
+                generation.fail(str(error))
             except RuntimeError as error:
                 if is_usage_error(error) and not generation.broken:
                     raise
@@ -333,7 +342,6 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                 else:
                     kind = _work_class(operation, work)
                 ours = kind(generation, calls, work, operation, (*args, *kwargs.values()))
-                message = small_message(operation, self.membership.rank, args)
                 if message is not None:
                     ours.when_done = partial(self._registry.messages.keep, f"{self.made_as}/{message[0]}", message[1])
                 return ours

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from deadpool.trainer_hooks.groups import nccl, sockets
+from deadpool.trainer_hooks.groups.present import Present
 from deadpool.trainer_hooks.torch_internals import GroupName, PrefixStore, Store
 
 CPU = torch.device("cpu")
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """What a group is, in every generation alike. `global_ranks` is empty for the default group.
+    """What a group is, in every generation alike; or its inner group, of those present. `global_ranks`: () for the default group.
 
     `nccl_options`: what the script has asked for (pg_options of new_group). `gloo_alone`: Gloo serves CUDA tensors as well.
     """
@@ -38,6 +39,22 @@ class Membership:
     @property
     def has_nccl(self) -> bool:
         return "cuda" in self.devices and not self.gloo_alone
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of its members, by their places."""
+        return self.global_ranks or tuple(range(self.size))
+
+    def inner(self, present: Present | None) -> "Membership":
+        """Returns what its inner group is, of the members present; None: all are."""
+        if present is None:
+            return self
+        return replace(
+            self,
+            rank=present.places.index(self.rank),
+            size=len(present.places),
+            global_ranks=tuple(self.ranks[place] for place in present.places) if self.global_ranks else (),
+        )
 
 
 class InnerGroup:

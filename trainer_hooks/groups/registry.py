@@ -31,6 +31,7 @@ from deadpool.trainer_hooks.groups.messages import Messages
 from deadpool.trainer_hooks.groups.names import GroupNames, numbered, ranks_text
 from deadpool.trainer_hooks.groups.nccl import is_nccl
 from deadpool.trainer_hooks.groups.opening import Opening, Wanted
+from deadpool.trainer_hooks.groups.present import Present, among
 from deadpool.trainer_hooks.groups.stores import GenerationStore
 from deadpool.trainer_hooks.torch_internals import Store
 
@@ -79,6 +80,8 @@ class Groups:
         self._client: Store | None = None
         self._reforming: tuple[int, threading.Event] | None = None
         self._timeout = OPERATION_TIMEOUT
+        self._excluded: frozenset[int] = frozenset()  # ranks, in the present generation
+        self.needs: tuple[int, ...] = ()  # those of them without which a call of this generation has no result
 
     @property
     def generation(self) -> int:
@@ -157,14 +160,15 @@ class Groups:
         if self.record is not None:
             self.record.entered(self._row(ranks), b"new_group", number)
         timeout_s = group.timeout.total_seconds()
-        wanted = Wanted(name=name, membership=group.membership, timeout_s=timeout_s)
+        present = self._present(group, self._excluded)
+        wanted = Wanted(name=name, membership=group.membership.inner(present), timeout_s=timeout_s)
         opening = Opening([wanted], current.number, client, self._host, timeout_s)
         try:
             inners = opening.wait(lambda: current.broken)
         except UnavailableError as error:
             current.fail(str(error))
             return
-        group.attach(inners[name], current, name)
+        group.attach(inners[name], current, name, present)
         group.mute(self._rehearsing)
         if self.record is not None:
             self.record.completed(self._row(ranks), number)
@@ -206,8 +210,18 @@ class Groups:
                 group.forget()
             self._current.let_go()
 
-    def reform(self, *, generation: int, store: Store, timeout_s: float, cancelled: threading.Event) -> None:
+    def reform(
+        self,
+        *,
+        generation: int,
+        store: Store,
+        timeout_s: float,
+        cancelled: threading.Event,
+        excluded: frozenset[int] = frozenset(),
+    ) -> None:
         """Opens on `store` (a client for nobody else) every group that all its members hold, and is live in `generation`.
+
+        Of the `excluded` ranks nothing is expected: each group is opened among its other members.
 
         A call on one that is not open then raises. UnavailableError when it fails, takes longer than `timeout_s`, `cancelled` is
         set or the generation is broken meanwhile; the groups then stay muted, and nothing of the attempt touches a later one.
@@ -224,21 +238,23 @@ class Groups:
                 log.warning("generation %d: %s are stuck and stay aside", old.number, old.pending_operations())
             members = self._alive()
             names = numbered(ranks_text(group.membership.global_ranks) for group in members)
+            presents = [self._present(group, excluded) for group in members]
             wanted = [
-                Wanted(name=name, membership=group.membership, timeout_s=group.timeout.total_seconds())
-                for group, name in zip(members, names, strict=True)
+                Wanted(name=name, membership=group.membership.inner(present), timeout_s=group.timeout.total_seconds())
+                for group, name, present in zip(members, names, presents, strict=True)
             ]
             opening = Opening(wanted, generation, store, self._host, deadline_s - time.monotonic(), held=True)
             inners = opening.wait(lambda: cancelled.is_set() or overtaken.is_set())
             new = self._new_generation(generation)
             with self._lock:
-                for group, name in zip(members, names, strict=True):
+                for group, name, present in zip(members, names, presents, strict=True):
                     if name in inners:
-                        group.attach(inners[name], new, name)
+                        group.attach(inners[name], new, name, present)
                     else:
                         group.leave_closed(name, generation)
                 self._count_from(generation, Counter(name.rpartition("#")[0] for name in inners))
                 self._current, self._never_opened, self._client = new, False, store
+                self._excluded, self.needs = excluded, ()
                 self.store.attach(store, lambda: new.broken)
             old.let_go()
             if overtaken.is_set():
@@ -251,6 +267,10 @@ class Groups:
     def _new_generation(self, number: int) -> Generation:
         call_time = CallTime(self._device)
         return Generation(number, self._on_broken, self.on_muted, self._before_abort, call_time)
+
+    @staticmethod
+    def _present(group: Group, excluded: frozenset[int]) -> Present | None:
+        return among(group.membership.ranks, group.membership.rank, excluded) if excluded else None
 
     def _count_from(self, generation: int, reopened: Counter[str]) -> None:
         """Numbers the groups made from here on as all ranks do: ours after those that were opened again, c10d's own as well."""

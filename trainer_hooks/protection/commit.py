@@ -12,7 +12,7 @@ It also says how many steps it wishes from one protected state to the next (inte
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
@@ -73,13 +73,14 @@ def _said(together: Together) -> bytes:
 
 
 class CommitBoard:
-    """One rank's view of the commits of one generation. `store`: a client of its own, used by the protect thread alone.
+    """One rank's view of the commits of one generation, which has these `ranks`. `store`: a client of its own, for the protect
+    thread alone.
 
     `again`: of a state that is announced for the second time, because ranks have parted in it.
     """
 
-    def __init__(self, store: Store, *, rank: int, world_size: int) -> None:
-        self._store, self._rank, self._world_size = store, rank, world_size
+    def __init__(self, store: Store, *, rank: int, ranks: Sequence[int]) -> None:
+        self._store, self._rank, self._ranks = store, rank, ranks
         self._announced: list[int] = []  # the last three states
 
     def announce(
@@ -97,8 +98,8 @@ class CommitBoard:
             self._store.set(self._said_by(self._rank), _WISH.pack(interval) + _said(together))  # type: ignore[arg-type]
             count_key = f"commit/{step}{'/again' * again}"
             asked, count = divmod(self._store.add(count_key, 1 + _ASKED * checkpoint), _ASKED)
-            if count == self._world_size:
-                said = [*map(bytes, self._store.multi_get([self._said_by(rank) for rank in range(self._world_size)]))]
+            if count == len(self._ranks):
+                said = [*map(bytes, self._store.multi_get([self._said_by(rank) for rank in self._ranks]))]
                 wish = max(_WISH.unpack_from(each)[0] for each in said)
                 known = Known(Outcome.CHECKPOINT if asked else Outcome.COMMITTED, wish)
                 if have_parted(each[_WISH.size :] for each in said):

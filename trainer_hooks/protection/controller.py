@@ -247,19 +247,19 @@ class Protection:
 
     def _network(self, store: Store, cancelled: threading.Event) -> Network:
         session, keeping = self._session, self._session.keeping
-        rank, world_size = session.rank, session.world_size
+        rank, ranks = session.rank, session.playing
         verifier, checkpoints = None, None
         if keeping.verify_every:
-            verifier = Verifier(store, rank=rank, world_size=world_size, cancelled=cancelled)
-        if keeping.checkpoint_dir:
-            checkpoints = CheckpointAgreement(store, world_size, self._becomes_checkpoint, self._nothing_is_pinned)
+            verifier = Verifier(store, rank=rank, ranks=ranks, cancelled=cancelled)
+        if keeping.checkpoint_dir and not session.excluded:  # without some ranks' parts there would be no whole one
+            checkpoints = CheckpointAgreement(store, len(ranks), self._becomes_checkpoint, self._nothing_is_pinned)
         return Network(
-            board=CommitBoard(store, rank=rank, world_size=world_size),
+            board=CommitBoard(store, rank=rank, ranks=ranks),
             holders=[self._way_to(endpoint) for endpoint in self._placement.holders],
             exchange=Exchange(
                 store,
                 rank=rank,
-                world_size=world_size,
+                ranks=ranks,
                 place=RankPlace(
                     node_id=session.node_id,
                     domain=self._placement.domain or session.node_id,

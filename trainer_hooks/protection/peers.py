@@ -12,7 +12,7 @@ commit.py.
 import json
 import struct
 import threading
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -46,10 +46,10 @@ class Sharing:
 
 
 class Exchange:
-    """One rank's part in it, in one generation. `store`: as for the commits."""
+    """One rank's part in it, in one generation of these `ranks`. `store`: as for the commits."""
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, place: RankPlace, cancelled: threading.Event) -> None:
-        self._store, self._rank, self._world_size, self._place = store, rank, world_size, place
+    def __init__(self, store: Store, *, rank: int, ranks: Sequence[int], place: RankPlace, cancelled: threading.Event) -> None:
+        self._store, self._rank, self._ranks, self._place = store, rank, ranks, place
         self._cancelled = cancelled
 
     def peers(self, step: int, sums: Mapping[str, int], *, again: bool = False) -> Sharing | None:
@@ -64,7 +64,7 @@ class Exchange:
         rows = b"".join(struct.pack("<QQ", hashes[key], value) for key, value in sums.items())
         name = f"layout/{step}{'/again' * again}"
         store.set(f"{name}/{rank}", json.dumps(self._place).encode() + b"\n" + rows)  # type: ignore[arg-type]
-        others = [other for other in range(self._world_size) if other != rank]
+        others = [other for other in self._ranks if other != rank]
         keys = [f"{name}/{other}" for other in others]
         if others and not wait_for(store, keys, self._cancelled, or_refused=verdict_key(step, again=again)):
             return None

@@ -107,9 +107,12 @@ class ProtectedProcess(Protocol):
     member: Member
     role: Role
     rank: int
-    world_size: int
+    excluded: frozenset[int]
     cancelled: threading.Event
     drilled: set[int]  # the boundaries whose drill is over
+
+    @property
+    def playing(self) -> tuple[int, ...]: ...
 
     def attach(self, protection: ProtectionControl) -> None: ...
 

@@ -110,6 +110,25 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
     return replace(restored, bad_copies=tuple(passed.bad_copies), conflicts=tuple(passed.conflicts))
 
 
+def from_any_peer(state: TrainingState, source: Source, step: int, token: str) -> Restored:
+    """Restores a rank that was excluded, from the first snapshot of another rank that can be read: it holds all that it needs.
+
+    Who holds the same from now on is found out anew. Raises BadCopiesError when none can be read.
+    """
+    bad: list[BadCopy] = []
+    failures: list[str] = []
+    for peer in source.peers:
+        other = Source(rank=peer.rank, kind=SourceKind.ELSEWHERE, slot_generation=peer.slot_generation, endpoint=peer.endpoint)
+        try:
+            restored = from_elsewhere(state, other, step, token)
+        except DeadpoolError as error:
+            failures.append(str(error))
+            bad += error.copies if isinstance(error, BadCopiesError) else ()
+        else:
+            return replace(restored, sharing=Sharing(), bad_copies=tuple(bad))
+    raise BadCopiesError(f"no other rank gave S_{step}: {'; '.join(failures)}", tuple(bad))
+
+
 class _Landing:
     """Where the items' bytes arrive: the memory of the model's own tensors where that can be written to as it is, else a buffer.
 

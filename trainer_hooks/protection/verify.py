@@ -9,7 +9,7 @@ the commit will find that its ranks have parted (commit.py). Buffers are left ou
 import struct
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deadpool.host.errors import UnavailableError
@@ -41,7 +41,7 @@ def compare(tables: Mapping[int, Mapping[int, int]], rank: int, keys: Mapping[st
     """
     doubt: Verdict | None = None
     for key, hashed in keys.items():
-        holders = sorted({rank, *peers.get(key, ())})
+        holders = sorted({rank, *peers.get(key, ())} & tables.keys())  # who was excluded since tells nothing
         sums = {each: tables[each].get(hashed) for each in holders}
         if len(set(sums.values())) == 1:
             continue
@@ -57,10 +57,10 @@ def compare(tables: Mapping[int, Mapping[int, int]], rank: int, keys: Mapping[st
 
 
 class Verifier:
-    """One rank's part in it, in one generation. `store`: as for the commits."""
+    """One rank's part in it, in one generation of these `ranks`. `store`: as for the commits."""
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, cancelled: threading.Event) -> None:
-        self._store, self._rank, self._world_size = store, rank, world_size
+    def __init__(self, store: Store, *, rank: int, ranks: Sequence[int], cancelled: threading.Event) -> None:
+        self._store, self._rank, self._ranks = store, rank, ranks
         self._cancelled = cancelled
         self._told_step = NO_STEP  # the newest state that this rank has reported
 
@@ -72,9 +72,9 @@ class Verifier:
         """
         keys = {key: checksum(key.encode()) for key in sums if key.startswith(_COMPARED)}
         rows = b"".join(struct.pack("<QQ", hashed, sums[key]) for key, hashed in keys.items())
-        names = [f"verify/{step}/{rank}" for rank in range(self._world_size)]
+        names = [f"verify/{step}/{rank}" for rank in self._ranks]
         try:
-            self._store.set(names[self._rank], rows)  # type: ignore[arg-type]
+            self._store.set(f"verify/{step}/{self._rank}", rows)  # type: ignore[arg-type]
             before, self._told_step = self._told_step, step
             if not wait_for(self._store, names, self._cancelled, or_refused=verdict_key(step, again=again)):
                 raise UnavailableError("the generation ended before all ranks had told what they hold")
@@ -82,5 +82,6 @@ class Verifier:
             self._store.delete_key(f"verify/{before}/{self._rank}")  # the others have read it, or they would not be here
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
-        tables = {rank: dict(struct.iter_unpack("<QQ", bytes(table))) for rank, table in enumerate(published)}
+        told = zip(self._ranks, published, strict=True)
+        tables = {rank: dict(struct.iter_unpack("<QQ", bytes(table))) for rank, table in told}
         return compare(tables, self._rank, keys, peers)

@@ -59,7 +59,7 @@ def test_a_replica_is_put_reported_and_read_back(receiver: Receiver) -> None:
     assert send(connection, replica) == Reply()
     together = HeldTogether(RANK).of(Tables.from_bytes(replica.header, replica.tables))
     sets = (RankSet(ranks=(1, 2), digest=together[1, 2, RANK] >> 1),)
-    assert receiver.vault.slots() == (Slot(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, peer_sets=sets),)
+    assert receiver.vault.slots() == (Slot(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5, peer_sets=sets, unique=True),)
     _, head = ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=5))
     assert Header.from_page(head[:HEADER_BYTES]) == replica.header
     assert head[HEADER_BYTES:] == replica.tables

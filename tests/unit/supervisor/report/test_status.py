@@ -100,13 +100,13 @@ def test_summary_has_the_agreed_keys() -> None:
     assert (content["exit_code"], content["steps"], content["generations"], content["world_size"]) == (0, 40, 2, 4)
     assert set(content) == {
         "job_id", "exit_code", "world_size", "steps", "generations", "committed_steps_lost", "exposed_stall_s", "recoveries",
-        "goodput", "goodput_spares_charged", "spent_s", "reported",
+        "goodput", "goodput_spares_charged", "spent_s", "reported", "another_since_step", "excluded",
     }  # fmt: skip
     assert content["spent_s"]["recovering"] == pytest.approx(content["recoveries"][0]["total_s"])
     (recovery,) = content["recoveries"]
     assert set(recovery) == {
         "generation", "cause", "class", "node", "ranks", "spare", "moved", "resume_step", "steps_reexecuted",
-        "survivors_kept_processes", "phases_s", "total_s", "ended_s", "exposed_s",
+        "survivors_kept_processes", "phases_s", "total_s", "ended_s", "exposed_s", "excluded", "returned",
     }  # fmt: skip
     assert set(recovery["phases_s"]) == {"detect", "decide", "quiesce", "plan", "reform", "restore", "first_step"}
 

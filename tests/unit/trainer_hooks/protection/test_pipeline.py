@@ -89,12 +89,12 @@ class Rank:
         self.holder = Holder(Endpoint(node_id="h", host="127.0.0.1", port=holder.port), self.cancelled)
 
         network = Network(
-            board=CommitBoard(store, rank=rank, world_size=2),
+            board=CommitBoard(store, rank=rank, ranks=range(2)),
             holders=[self.holder],
             exchange=Exchange(
-                store, rank=rank, world_size=2, place=RankPlace(f"node{rank}", f"node{rank}", 1), cancelled=self.cancelled
+                store, rank=rank, ranks=range(2), place=RankPlace(f"node{rank}", f"node{rank}", 1), cancelled=self.cancelled
             ),
-            verifier=Verifier(store, rank=rank, world_size=2, cancelled=self.cancelled) if compare_every else None,
+            verifier=Verifier(store, rank=rank, ranks=range(2), cancelled=self.cancelled) if compare_every else None,
             checkpoints=self.checkpoints,
             cancelled=self.cancelled,
         )

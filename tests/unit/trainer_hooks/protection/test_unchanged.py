@@ -64,9 +64,9 @@ class Training:
         by_tcp = VaultClient(self.holder, TOKEN, SEVERAL if way == SEVERAL else 1)
         store = HashStore()
         network = Network(
-            board=CommitBoard(store, rank=0, world_size=1),
+            board=CommitBoard(store, rank=0, ranks=range(1)),
             holders=[EdgeClient(folder, self.holder, by_tcp) if way is Transport.MPI else by_tcp],
-            exchange=Exchange(store, rank=0, world_size=1, place=RankPlace("node", "node", 1), cancelled=self.cancelled),
+            exchange=Exchange(store, rank=0, ranks=range(1), place=RankPlace("node", "node", 1), cancelled=self.cancelled),
             cancelled=self.cancelled,
         )
         local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)

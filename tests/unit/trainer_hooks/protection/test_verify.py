@@ -46,7 +46,7 @@ def test_ranks_meet_in_the_store() -> None:
     sums = {"model/a": 5, "buffer/mean": 7}
 
     def run(rank: int) -> None:
-        verifier = Verifier(store, rank=rank, world_size=3, cancelled=cancelled)
+        verifier = Verifier(store, rank=rank, ranks=range(3), cancelled=cancelled)
         peers = {key: tuple({0, 1, 2} - {rank}) for key in sums}
         mine = {"model/a": 5 + (rank == 2), "buffer/mean": rank}
         found[rank] = verifier.verdict(2, sums, peers), verifier.verdict(4, mine, peers)
