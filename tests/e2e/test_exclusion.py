@@ -50,8 +50,9 @@ def test_the_others_go_on_and_the_lost_rank_returns(launcher: Launcher) -> None:
     summary = json.loads((job.folder / "summary.json").read_text())
     assert (summary["another_since_step"], summary["excluded"]) == (first, [])
     assert all(recovery["survivors_kept_processes"] for recovery in summary["recoveries"])
-    expected = data_parallel.by_hand(last + 20, lambda step: [0] if first <= step < last else [0, 1])
-    found = told(job)
+    expected, found = data_parallel.by_hand(last + 20, lambda step: [0] if first <= step < last else [0, 1]), told(job)
+    if (1, first - 1) not in found:  # it was lost with the step done, before it could say so
+        del expected[1, first - 1]
     assert {key: (found[key]["loss"], found[key]["digest"]) for key in expected} == expected
     means = {first <= step < last: (found[rank, step]["count"], found[rank, step]["mean"]) for rank, step in expected}
     assert means == {False: (2, 0.5), True: (1, 0.0)}
@@ -68,6 +69,6 @@ def test_a_call_that_needs_all_ranks_waits_for_them(launcher: Launcher) -> None:
     assert (refused["ranks"], refused["reason"]) == ([1], "allgather needs rank 1")
     assert (back["excluded"], back["returned"], back["spare"]) == ([], [1], "node2")
     assert job.status()["another_since_step"] == NO_STEP, "no step was made without it"
-    expected = data_parallel.by_hand(back["resume_step"] + 20, lambda step: [0, 1])
-    found = told(job)
+    expected, found = data_parallel.by_hand(back["resume_step"] + 20, lambda step: [0, 1]), told(job)
+    expected = {key: value for key, value in expected.items() if key in found or key != (1, back["resume_step"] - 1)}
     assert {key: (found[key]["loss"], found[key]["digest"]) for key in expected} == expected
