@@ -20,16 +20,16 @@ def plot_recoveries(path: Path, job_id: str, found: Sequence[PastRecovery]) -> N
     except ImportError:
         raise ConfigError("--plot needs matplotlib: pip install 'deadpool-train[plot]'") from None
     figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot(title=job_id, xlabel="recoveries, with the job's time in seconds", ylabel="seconds")
+    axes = figure.add_subplot(title=job_id, xlabel="the generation that each ended with, and when in the job", ylabel="seconds")
     places = range(len(found))
     bottom = [0.0] * len(found)
     for phase, colour in zip(PHASES, _COLOURS, strict=True):
         heights = [getattr(each.phases_s, phase) for each in found]
         axes.bar(places, heights, bottom=bottom, color=colour, label=phase.replace("_", " "))
         bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
-    axes.set_xticks(places, [f"{each.ended_s:.0f}\n{each.failure_class}" for each in found])
+    axes.set_xticks(places, [f"g{each.generation}, {each.ended_s:.1f} s\n{each.failure_class}" for each in found])
     axes.grid(axis="y", alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right upper")  # beside the bars, not on them
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
