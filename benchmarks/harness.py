@@ -24,12 +24,13 @@ DRAIN = "drain"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
-    """One of our cases. `target`: of the injection; None: the node for which the spare is hot."""
+    """One of our cases. `target`: of the injection; None: the node for which the spare is hot. `recoveries`: that follow it."""
 
     kind: str
     target: int | None
     readiness: str = "warm"
     on_loss: str = "swap"
+    recoveries: int = 1
 
 
 OURS = {
@@ -40,6 +41,7 @@ OURS = {
     "deadpool-kill-node-hot-met": Ours(kind="kill-node", target=None, readiness="hot"),
     "deadpool-kill-node-hot-missed": Ours(kind="kill-node", target=VICTIM_NODE, readiness="hot"),
     "deadpool-kill-node-restart": Ours(kind="kill-node", target=VICTIM_NODE, on_loss="restart"),
+    "deadpool-kill-node-exclude": Ours(kind="kill-node", target=VICTIM_NODE, on_loss="exclude", recoveries=2),
 }
 BY_DEFAULT = ("deadpool-kill-node", "deadpool-kill-rank", "deadpool-drain")
 STEADY_STEPS = 20  # before the injection: the median of their times is the step time
@@ -100,7 +102,7 @@ class Harness:
         try:
             if inject:
                 step = self.arm(runtime / "deadpool" / "benchmark", OURS[system], watch, launched[0])
-                self.stop_after(runtime / "deadpool" / "benchmark", watch, launched[0])
+                self.stop_after(runtime / "deadpool" / "benchmark", OURS[system], watch, launched[0])
             watch.until(lambda: False, timeout_s=self.limit_s, alive=launched[0].alive)
         finally:
             end(launched)
@@ -110,8 +112,10 @@ class Harness:
         if not inject:
             return self.keep(family(system), watch)
         summary = json.loads((folder / "summary.json").read_text())
-        if len(summary["recoveries"]) != 1:
-            raise Failed(f"{len(summary['recoveries'])} recoveries where one was expected")
+        if len(summary["recoveries"]) != OURS[system].recoveries:
+            raise Failed(f"{len(summary['recoveries'])} recoveries where {OURS[system].recoveries} were expected")
+        if OURS[system].on_loss == "exclude":
+            return excluded(summary["recoveries"], watch) | self.compared(system, watch, step)
         recovery = summary["recoveries"][0]
         step = max(step, recovery["resume_step"])  # a drain takes place once the spare is ready, later than it was asked for
         # The kill's own time is in total_s; the log shows it only as silence, which begins with the last line before.
@@ -154,7 +158,7 @@ class Harness:
             raise Failed(f"{error}\n{launched.tail()}") from error
         return step
 
-    def stop_after(self, job: Path, watch: LossWatch, launched: Launched) -> None:
+    def stop_after(self, job: Path, ours: Ours, watch: LossWatch, launched: Launched) -> None:
         """Lets the job recover and make some more steps; the rest of the training would tell nothing new."""
         try:
             with client.connected(job) as supervisor:
@@ -164,7 +168,8 @@ class Harness:
                     nonlocal status, asked_s
                     if time.monotonic() - asked_s > STATUS_EVERY_S:
                         status, asked_s = supervisor.status(), time.monotonic()
-                    return bool(status.recoveries) and status.step >= status.recoveries[-1].resume_step + STEPS_AFTER
+                    recovered = len(status.recoveries) >= ours.recoveries
+                    return recovered and status.step >= status.recoveries[-1].resume_step + STEPS_AFTER
 
                 self.wait(watch, [launched], enough, "the training to go on")
                 supervisor.stop("measured")
@@ -234,10 +239,43 @@ class Harness:
         return {"step_s": self.step_s(watch, self.training.steps)}
 
     def compared(self, system: str, watch: LossWatch, step: int) -> Result:
-        """Returns whether every loss is the unbroken run's of the same system, to the bit (as far as the log goes)."""
+        """Returns whether every loss is the unbroken run's of the same system, to the bit (as far as the log goes), and how far
+        the mean over the ranks of a step is from the unbroken run's at most.
+        """
         expected, found = self.unbroken.get(family(system), {}), losses(watch.seen)
         bitwise = bool(found) and all(expected.get(key) == loss for key, loss in found.items()) if expected else None
-        return {"injection_step": step, "step_s": self.step_s(watch, step), "bitwise": bitwise}
+        apart = loss_apart(expected, found) if expected else None
+        return {"injection_step": step, "step_s": self.step_s(watch, step), "bitwise": bitwise, "loss_apart": apart}
+
+
+def excluded(recoveries: list[dict[str, Any]], watch: LossWatch) -> Result:
+    """Returns what it has cost that ranks were excluded and have returned: two stops, and what they have not computed."""
+    without, back = recoveries
+    first, last = without["resume_step"], back["resume_step"]
+    at_s = {line.step: line.at_s for line in watch.seen if line.rank == 0}
+    away_s = at_s[last] - at_s[first] - back["total_s"] if first in at_s and last in at_s else 0.0
+    return {
+        "total_s": without["total_s"] + back["total_s"],
+        "phases_s": {phase: without["phases_s"][phase] + back["phases_s"][phase] for phase in without["phases_s"]},
+        "steps_reexecuted": without["steps_reexecuted"] + back["steps_reexecuted"],
+        "survivors_kept_processes": without["survivors_kept_processes"] and back["survivors_kept_processes"],
+        "silent_s": None,
+        "away_s": max(0.0, away_s),
+        "away_steps": last - first,
+        "slowed_s": max(0.0, away_s) * len(without["excluded"]) / RANKS,
+    }
+
+
+def loss_apart(expected: dict[tuple[int, int], str], found: dict[tuple[int, int], str]) -> float | None:
+    """Returns by how much a step's mean over the ranks differs from the unbroken run's at most, where both have all ranks."""
+
+    def means(losses_of: dict[tuple[int, int], str]) -> dict[int, float]:
+        steps = {step for step, _ in losses_of}
+        whole = [step for step in steps if all((step, rank) in losses_of for rank in range(RANKS))]
+        return {step: statistics.fmean(float.fromhex(losses_of[step, rank]) for rank in range(RANKS)) for step in whole}
+
+    mine, unbroken = means(found), means(expected)
+    return max((abs(mine[step] - unbroken[step]) for step in mine.keys() & unbroken.keys()), default=None)
 
 
 def family(system: str) -> str:

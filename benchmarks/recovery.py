@@ -55,9 +55,11 @@ def summed_up(system: str, results: list[Result]) -> dict[str, Any]:
         "runs": len([result for result in results if result["system"] == system]),
         "failed": len([result for result in results if result["system"] == system and not result["ok"]]),
         "bitwise": sum(bool(result["bitwise"]) for result in good),
-        **{name: spread(name) for name in ("total_s", "silent_s", "steps_reexecuted", "step_s")},
+        **{name: spread(name) for name in ("total_s", "silent_s", "steps_reexecuted", "step_s", "loss_apart")},
     }
     if system in OURS:
+        if OURS[system].on_loss == "exclude":
+            figures |= {name: spread(name) for name in ("away_s", "away_steps", "slowed_s")}
         figures["phases_s"] = {phase: summarize([result["phases_s"][phase] for result in good]) for phase in PHASES}
     else:
         figures |= {name: spread(name) for name in ("first_line_s", "any_step_s")}
