@@ -127,6 +127,7 @@ function announce(event) {
     recovered: () => `Recovered in ${seconds(event.total_s)}, resumed at step ${event.resume_step}`,
     restarted: () => `Restarted in ${seconds(event.total_s)}`,
     waiting_for_node: () => "No spare is left: the job waits for a node",
+    excluded: () => `The job goes on without ranks ${event.ranks.join(", ")}: it is not the unbroken run any more`,
     unprotected: () => `Unprotected: ${event.reason}`,
     protected_again: () => "Protected again",
     job_ended: () => `The job has ended: ${event.reason || "done"}`,
@@ -218,7 +219,7 @@ function showConnection() {
 }
 
 function showNotice() {
-  const { waiting_for, unprotected, hooked, phase } = view.status;
+  const { waiting_for, unprotected, hooked, phase, excluded, another_since_step } = view.status;
   const end = view.events.findLast((event) => event.event === "job_ended");
   let text = "", bad = false;
   if (end) {
@@ -227,6 +228,10 @@ function showNotice() {
   }
   else if (waiting_for) text = `The job stands still. It waits for ${waiting_for}.`;
   else if (unprotected) { text = `Not protected: ${unprotected}`; bad = true; }
+  else if (another_since_step >= 0) {
+    const now = excluded.length ? `The job goes on without ranks ${excluded.join(", ")}. ` : "";
+    text = `${now}It is not the unbroken run since step ${another_since_step}: ranks were excluded.`;
+  }
   else if (!hooked && phase === "run") text = "The script does not call deadpool.join(): it is restarted after a failure, not protected.";
   if (at("notice").textContent !== text) at("notice").textContent = text;
   at("notice").hidden = !text;

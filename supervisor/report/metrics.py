@@ -77,6 +77,7 @@ def _where_it_is(job: _OfJob, measures: JobMeasures) -> Iterator[Metric]:
     yield job.gauges("phase", "1 for the phase that the job is in, 0 for the others", "phase", phases)
     yield job.gauge("generation", "Generation of the job", status.generation)
     yield job.gauge("ranks", "Ranks that the job has", status.world_size)
+    yield job.gauge("excluded_ranks", "Ranks without which the job runs now (--on-loss exclude)", len(status.excluded))
     yield job.gauge("step", "Newest step that a rank has completed; -1 before the first", status.step)
     yield job.gauge("last_step", "Step with which the present loop ends; 0 while that is not known", status.until)
     yield job.gauge("steps_per_second", "Step rate over the last seconds; 0 while steps are done again", status.steps_per_s)
