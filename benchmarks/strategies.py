@@ -62,7 +62,7 @@ def compared(summaries: dict[str, Any]) -> dict[str, Any]:
             "steps_again": figure["steps_reexecuted"],
             "step_s": step_s,
             "slowed_s": round(slowed_s, 3),
-            "loss_apart": figure["loss_apart"],
+            "loss_apart": figure.get("loss_apart"),
             "losses": f"{figure['bitwise']} of {figure['runs']} runs are the unbroken one to the bit",
             "steps_per_hour": {
                 f"{rate:g} failures an hour": {

@@ -248,7 +248,9 @@ def test_what_a_strategy_costs_an_hour_is_what_the_simulator_says_too() -> None:
         spread = {"median": total_s, "min": total_s, "max": total_s, "count": 3}
         return {"total_s": spread, "steps_reexecuted": {"median": again}, "step_s": {"median": 0.1}, "bitwise": 3, "runs": 3}
 
-    found = compared(dict(zip(SYSTEMS.values(), [system(0.5, 1.0), system(6.0, 1.0), system(15.0, 5.0)], strict=True)))
+    away = {"slowed_s": {"median": 1.0}, "away_s": {"median": 2.0}}  # half of the ranks
+    measured = [system(0.5, 1.0), system(6.0, 1.0), system(0.6, 2.0) | away, system(15.0, 5.0)]
+    found = compared(dict(zip(SYSTEMS.values(), measured, strict=True)))
     hourly = {name: each["steps_per_hour"]["30 failures an hour"] for name, each in found.items()}
     assert hourly["hot-swap"]["measured"] > hourly["memory-restart"]["measured"] > hourly["checkpoint-restart"]["measured"]
     for each in hourly.values():
