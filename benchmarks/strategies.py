@@ -44,7 +44,7 @@ STOPS = {Strategy.EXCLUDE: 2}  # of a failure, in the simulator as well: 1 for t
 REPAIR_S = 1.0  # a spare is there
 FAILURES_PER_HOUR = (0.5, 2.0, 10.0, 30.0)
 SIMULATED_STEPS = 200_000
-SIMULATED_RUNS = 20
+SIMULATED_RUNS = 10
 SEED = 1
 
 
