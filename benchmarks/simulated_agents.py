@@ -250,6 +250,11 @@ class SimulatedAgent:
         self._incarnation = time.time_ns()
         self.link = link(self.hello, self.ordered)
 
+    @property
+    def plays(self) -> bool:
+        """Returns whether it has been ordered to start ranks."""
+        return bool(self._pids)
+
     async def run(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         link = asyncio.create_task(self.link.run())

@@ -102,6 +102,7 @@ async def _trains_behind_a_relay(job: RelayedJob) -> None:
     job.start()
     await until(lambda: job.events("started"), "the job runs")
     await until(lambda: len(job.behind()) == _NODES + _SPARES - 1, "they speak through the relay")
+    await until(lambda: all(agent.plays for agent in job.agents[:_NODES]), "every agent has had its ranks")
     job.agents[0].join()
     await until(lambda: job.events("hooked"), "it has hooks")
 
