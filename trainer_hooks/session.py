@@ -74,8 +74,19 @@ class Session:
     def __init__(
         self, socket_path: Path, job_dir: Path, vault_dir: Path, node_id: str, keeping: Keeping, *, repeatable: bool = False
     ) -> None:
+        self._start_without_role(vault_dir, node_id, keeping, read_private(job_dir / "token"), repeatable=repeatable)
+        self._link = Link(socket_path, self.token, self._on_order, self._on_link_lost)
+        self._link.send(Register(pid=os.getpid(), version=own_version()))
+        with self.changed:
+            self.changed.wait_for(lambda: self._role is not None or self._link_lost)
+        if self._role is None:
+            raise UnavailableError(f"this node's agent gives this process no rank: {self._link_lost}")
+        offer_stacks(vault_dir)
+        self._take_role(self._role)
+
+    def _start_without_role(self, vault_dir: Path, node_id: str, keeping: Keeping, token: str, *, repeatable: bool) -> None:
         self._repeatable = repeatable
-        self.token = read_private(job_dir / "token")
+        self.token = token
         self.vault_dir, self.node_id, self.keeping = vault_dir, node_id, keeping
         self.changed = threading.Condition(threading.RLock())  # guards all that follows
         self.member: Member
@@ -94,14 +105,6 @@ class Session:
         self._reserved: Reserved | None = None
         self._link_lost = ""  # why, while there is no role
         self._pid = os.getpid()
-        self._link = Link(socket_path, self.token, self._on_order, self._on_link_lost)
-        self._link.send(Register(pid=os.getpid(), version=own_version()))
-        with self.changed:
-            self.changed.wait_for(lambda: self._role is not None or self._link_lost)
-        if self._role is None:
-            raise UnavailableError(f"this node's agent gives this process no rank: {self._link_lost}")
-        offer_stacks(vault_dir)
-        self._take_role(self._role)
 
     def _take_role(self, role: Role) -> None:
         self.role: Role = role

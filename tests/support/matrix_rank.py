@@ -134,16 +134,9 @@ class CellSession(Session):
     """A process' place in a job without an agent. `plan(generation)`: what the supervisor would answer."""
 
     def __init__(self, node: Node, vault: Path, keeping: Keeping, role: Role, plan: Callable[[], Reform]) -> None:
-        self.token, self.vault_dir, self.node_id, self.keeping = TOKEN, vault, f"node{node.rank}", keeping
-        self.changed = threading.Condition(threading.RLock())
+        self._start_without_role(vault, f"node{node.rank}", keeping, TOKEN, repeatable=False)
         self.groups = node.groups
-        self.cancelled = threading.Event()
         self.injections = PendingInjections(lambda: None)
-        self._protection = None
-        self.drilled = set()
-        self._pid = os.getpid()
-        self._plan = None
-        self._reserved = None
         self.line = _Line()
         self._link = self.line  # type: ignore[assignment]
         self.role = self._role = role
