@@ -152,8 +152,12 @@ class Driver:
 
 
 def _state(pid: int) -> str:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]
+    """Returns the process' state as /proc says it; Z as well when whoever asked for its exit code has taken it away."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
 
 
 def _logs(folder: str) -> str:
