@@ -171,7 +171,8 @@ class Truth:
         """The node's vault is gone, or out of the supervisor's reach."""
         newest = max(self.generations, default=0)
         self.losses[node_id] = newest
-        alone = self.world_size(newest) <= self.nproc_per_node  # the job has shrunk to one node: nobody holds replicas
+        sizes = (self.world_size(newest), self.world_size(self.committed_in))
+        alone = min(sizes) <= self.nproc_per_node  # the job has, or had at its newest commit, one node: nobody holds replicas
         self.excused |= alone or not (len(self.losses) <= self._copies() or self._are_one_rack(set(self.losses)))
 
     def _copies(self) -> int:
