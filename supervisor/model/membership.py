@@ -170,8 +170,6 @@ class Roster:
         """The job is to go on without the ranks of this vacant seat."""
         assert self.seats[node_rank] is None
         self.excluded.add(node_rank)
-        for rank in self.of_seat(node_rank):
-            rank.yielded, rank.yielded_known = NO_STEP, False
 
     def include_all(self) -> None:
         """All ranks begin anew, none without the others."""

@@ -148,8 +148,9 @@ def _go_on_without(state: JobState, resume_step: int) -> bool:
     if excluded and recovery.another_since_step == NO_STEP:
         recovery.another_since_step = resume_step
     new = tuple(rank for rank in excluded if not roster.ranks[rank].stale)
-    for rank in new:
-        roster.ranks[rank].stale = True
+    for rank in excluded:  # what its process of before, on a drained node, has said meanwhile is of no interest either
+        known = roster.ranks[rank]
+        known.stale, known.yielded, known.yielded_known = True, NO_STEP, False
     if new:
         state.note("excluded", ranks=new, resume_step=resume_step, reason="every other rank holds all that they held")
     return bool(new) or any(rank.stale for rank in roster.playing())
