@@ -276,7 +276,7 @@ class Job:
             resumption.resume(state, known, hello, now_s=now_s)
             return
         if known is not None and known.live:
-            node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s)
+            node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s, comes_back=True)
         node = state.roster.add(hello, state.generation, dict(state.config.topology))
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
         hello_read(state, node.node_id, hello.readings)

@@ -174,7 +174,8 @@ TORCHRUN = (
     Setting(field="run_path", name="run-path", **_FLAG, torchrun=True,
             help="SCRIPT is a Python file, whatever --no-python says."),
     Setting(field="max_restarts", name="max-restarts", **_NUMBER, torchrun=True,
-            help="Scripts without deadpool.join(): restarts of all ranks before the job fails."),
+            help="Scripts without deadpool.join(): restarts of all ranks before the job fails. A node lost in their first two "
+                 "minutes counts only where no spare takes its place."),
     Setting(field="start_method", name="start-method", type=click.Choice(["forkserver", "spawn", "fork"]), torchrun=True,
             help="Ranks are forked from a process that has imported torch (fork: the same), or are fresh interpreters."),
     Setting(field="signals", name="signals-to-handle", type=torchrun.signal_names, metavar="SIGNALS", torchrun=True,

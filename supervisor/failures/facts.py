@@ -14,6 +14,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import Stage
 
+JOIN_AWAITED_S = 120.0  # so long after its start a script that has not called join() may still import what it needs
 _REFUSAL = re.compile(r"^(?:\[rank\d+\]: )?deadpool\.host\.errors\.ConfigError: (.+)$", re.MULTILINE)
 
 
@@ -149,3 +150,10 @@ def needs_holder(state: JobState, node_id: str) -> bool:
 def ranks_run(state: JobState) -> bool:
     """Returns whether rank processes of the present generation exist, or were at least ordered."""
     return state.recovery.attempt is None or state.recovery.attempt.stage is Stage.BEGIN
+
+
+def may_join_yet(state: JobState, now_s: float) -> bool:
+    """Returns whether the script may still be on its way to join(): no rank has joined, none has ended, and they are young."""
+    ranks = state.roster.ranks
+    young = now_s - max(rank.assigned_at_s for rank in ranks) <= JOIN_AWAITED_S
+    return not state.hooked and young and not any(rank.done for rank in ranks)

@@ -21,6 +21,7 @@ from deadpool.supervisor.failures.facts import (
     late_facts,
     leaver_cause,
     leaver_facts,
+    may_join_yet,
     needs_holder,
     ranks_run,
     refusal,
@@ -175,7 +176,11 @@ def kill_failed(state: JobState, number: int, timeout_s: float, now_s: float) ->
 # ------------------------------------------------------------ a node
 
 
-def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
+def node_lost(state: JobState, node_id: str, reason: str, now_s: float, *, comes_back: bool = False) -> None:
+    """`comes_back`: another agent of it is there already, and will be a spare.
+
+    Where the script may still be on its way to join(), and a spare takes the node's place, the new start is not counted.
+    """
     roster = state.roster
     node = roster.nodes.get(node_id)
     if node is None or not node.live:
@@ -185,6 +190,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
     all_done = all(rank.done for rank in roster.of_node(node_id))
     was_spare = node.role is NodeRole.SPARE and state.phase is not Phase.END
     was_member = node_id in roster.seats
+    unjoined = may_join_yet(state, now_s) and (comes_back or bool(roster.spares()))
     ranks = roster.vacate(node_id, NodeRole.LOST)
     if state.phase is Phase.FINISH and was_member and all_done:
         for rank in ranks:
@@ -205,7 +211,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float) -> None:
         case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
             at_s = injected_at(state, Target.NODE, node.index, now_s)
             failure = _permanent(f"{node_id} lost: {reason}", node_id, ranks, at_s, counted=fresh)
-            if was_member and not state.hooked and ranks_run(state):
+            if was_member and not state.hooked and ranks_run(state) and not unjoined:
                 _failed_unhooked(state, failure.cause, "", node_id, ranks, now_s)
             elif was_member or needs_holder(state, node_id):
                 failed(state, failure, now_s)

@@ -20,15 +20,19 @@ from deadpool.supervisor.recovery.seats import fill_seats
 _AFTER = {Stage.REFORM: Stage.RESTORE, Stage.RESTORE: Stage.FIRST_STEP}
 
 
-def recover(state: JobState, failure: Failure, *, now_s: float, from_scratch: bool = False) -> None:
-    """A failure, at any moment: the next generation begins, or the job ends because there were too many without progress."""
+def recover(
+    state: JobState, failure: Failure, *, now_s: float, from_scratch: bool = False, counts_as_restart: bool = False
+) -> None:
+    """A failure, at any moment: the next generation begins, or the job ends because there were too many without progress.
+
+    `counts_as_restart`: it has been counted by itself.
+    """
     released = state.phase is Phase.FINISH
     counts = _add_to_story(state, failure, now_s=now_s)
     if failure.failure_class is not FailureClass.PLANNED:
         state.note("failure", cause=failure.cause, failure_class=failure.failure_class, node=failure.node, ranks=failure.ranks)
     recovery, limit = state.recovery, state.config.max_recoveries_without_progress
-    if state.hooked or (recovery.attempt is not None and recovery.attempt.stage is not Stage.BEGIN):
-        recovery.fruitless += counts  # an unhooked job has max_restarts instead
+    recovery.fruitless += counts and not counts_as_restart
     if recovery.fruitless > limit:
         reason = f"{failure.cause}; {limit} recoveries in a row have brought no new committed step"
         state.end(1, reason, now_s=now_s, details=failure.details)
@@ -41,7 +45,7 @@ def recover(state: JobState, failure: Failure, *, now_s: float, from_scratch: bo
 def restart(state: JobState, failure: Failure, *, now_s: float) -> None:
     """A script without join() has failed: all its ranks start anew, which is counted."""
     state.recovery.restarts += 1
-    recover(state, failure, now_s=now_s, from_scratch=True)
+    recover(state, failure, now_s=now_s, from_scratch=True, counts_as_restart=True)
 
 
 def _add_to_story(state: JobState, failure: Failure, *, now_s: float) -> bool:

@@ -134,3 +134,21 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
     last = (job.log_dir / "metrics.prom").read_text()
     assert f'deadpool_recoveries_total{{class="transient",{of_job}}} 1.0' in last
     assert f'deadpool_injections_total{{{of_job},kind="kill-rank"}} 1.0' in last
+
+
+def test_a_node_lost_while_the_script_still_imports_is_replaced(launcher: Launcher, tmp_path: Path) -> None:
+    """The import takes as long as the test wants. No restart is allowed (--max-restarts 0), and none is counted."""
+    script, imported = tmp_path / "slow_import.py", tmp_path / "imported"
+    script.write_text(
+        "import os, sys, time\nfrom pathlib import Path\nprint('imports', flush=True)\n"
+        "while not Path(sys.argv[1]).exists():\n    time.sleep(0.05)\nimport deadpool\nrun = deadpool.join()\n"
+        "print('joined', run.rank, os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
+    )
+    job = launcher.start("--nnodes", "2", "--spares", "1", str(script), str(imported))
+    until(lambda: job.out.count("imports") == 2, 80, "both ranks are in their imports")
+    assert job.ask("inject", "kill-node", "1").returncode == 0
+    until(lambda: job.out.count("imports") == 4, 80, "both begin again, one of them on the spare")
+    imported.touch()
+    outcome = job.wait()
+    assert outcome.exit_code == 0, outcome.err
+    assert sorted(line.split("] ")[-1] for line in outcome.out.splitlines() if "joined" in line) == ["joined 0 0", "joined 1 0"]

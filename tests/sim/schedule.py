@@ -31,7 +31,6 @@ _CONFIG = JobConfig(
     restore_timeout_s=5.0,
     hang_timeout_s=6.0,
     max_recoveries_without_progress=30,
-    max_restarts=20,  # a rank may be killed before it has joined: the job has no hooks yet
 )
 
 
@@ -63,6 +62,7 @@ class Run:
             spare_readiness=shape.choice([Readiness.COLD, Readiness.WARM, Readiness.HOT, Readiness.HOT]),
             on_loss=random.Random(f"loss {seed}").choice([OnLoss.SWAP] * 5 + [OnLoss.RESTART] + [OnLoss.EXCLUDE] * 2),
             swap_stragglers=random.Random(f"swap {seed}").random() < 0.3,
+            max_restarts=random.Random(f"restarts {seed}").choice([0, 20]),  # a rank may be killed before it has joined
             hot_standins=random.Random(f"hot {seed}").choice([0, 0, 1, 2]),
             relay_above=random.Random(f"relays {seed}").choice([0, 1, 2, 1000, 1000]),
             place_replicas=random.Random(f"places {seed}").choice([Places.RING, Places.RING, Places.SPARES, Places.BOTH]),
@@ -122,13 +122,19 @@ class Run:
             truth.check(not without, f"the loop body never ran for (rank, step) {without}")
         else:
             nothing_left = (truth.excused or truth.unfit) and state.protection.checkpoint_step == NO_STEP
-            excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT
+            excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT or self._ends_unhooked()
             truth.check(excused, f"ended with {supervisor.exit_code} ({supervisor.root_cause})")
         for record in state.recovery.records:
             measured = bool(record.spare) and 0 <= record.exposed_s <= _BOUND_S
             truth.check(measured or record.exposed_s == -1, f"exposed for {record.exposed_s} s: {record}")
         lost = sum(record.committed_steps_lost for record in state.recovery.records)
         truth.check(lost == 0 or truth.excused or truth.unfit != set(), f"{lost} committed steps lost")
+
+    def _ends_unhooked(self) -> bool:
+        """Returns whether restarts were counted, none having joined, and a process failed, or a node for which no spare was."""
+        state, cause = self.supervisor.job.state, self.supervisor.root_cause
+        without_spare = cause.startswith("node") and not state.roster.spares()
+        return not state.hooked and self.config.max_restarts == 0 and (cause.startswith("rank ") or without_spare)
 
     def check_replay(self) -> None:
         """The same events make an equal job."""

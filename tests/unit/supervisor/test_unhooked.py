@@ -1,5 +1,6 @@
 """A job whose script has no hooks: restarted as a whole, with fewer nodes or more where a range of them was asked for."""
 
+import pytest
 from supervising import Scene
 
 from deadpool.proto import messages
@@ -20,6 +21,49 @@ def test_unhooked_ranks_restart_together_up_to_max_restarts() -> None:
     scene.exits(1, 3, log_tail="boom")
     assert scene.end().exit_code == 1
     assert scene.end().root_cause == "rank 1 on node0 failed: exit code 3\nboom"
+
+
+@pytest.mark.parametrize(("waited_s", "done", "counted"), [(119, [], 0), (121, [], 1), (1, [0], 1)])
+def test_a_node_lost_before_its_script_can_have_joined_is_replaced_and_nothing_is_counted(
+    waited_s: float, done: list[int], counted: int
+) -> None:
+    scene = Scene(max_restarts=1)
+    scene.start(hooked=False)
+    scene.wait(waited_s)
+    for rank in done:  # it has come to its end, and has joined nothing on its way
+        scene.exits(rank, 0)
+    scene.forget()
+    scene.lose(1)
+    scene.open_store()
+    assert [(node, order.restart_count) for node, order in scene.took(messages.StartRanks)] == [(0, counted), (2, counted)]
+
+
+def test_what_is_not_counted_as_a_restart_has_an_end_too() -> None:
+    scene = Scene(max_restarts=0, max_recoveries_without_progress=2)
+    scene.start(hooked=False)
+    for lost in (1, 2):
+        scene.lose(lost)
+        scene.hello(lost)
+        scene.open_store()
+        scene.heartbeat(step=NO_STEP)
+    scene.lose(1)
+    assert scene.end().root_cause == (
+        "node1 lost: its stream was closed; 2 recoveries in a row have brought no new committed step"
+    )
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_without_a_spare_a_node_lost_before_any_join_counts_unless_it_is_there_again(comes_back: bool) -> None:
+    scene = Scene(max_restarts=0, spares=0)
+    scene.start(hooked=False)
+    scene.forget()
+    if comes_back:
+        scene.hello(1)
+        scene.open_store()
+        assert [node for node, _ in scene.took(messages.StartRanks)] == [0, 1]
+    else:
+        scene.lose(1)
+        assert scene.end().root_cause == "node1 lost: its stream was closed"
 
 
 def test_unhooked_job_uses_its_spare() -> None:
