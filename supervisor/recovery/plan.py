@@ -22,8 +22,16 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A step after which a plan should not resume, and what it is the step of, for people."""
+
+    step: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`newest_step`: the largest that every rank has a source of. `resume_step` is before it where loop bodies must run again."""
+    """`newest_step`: the largest that every rank has a source of. `resume_step` is before it where a bound says so."""
 
     resume_step: int
     newest_step: int
@@ -70,14 +78,13 @@ def plan_recovery(
     endpoints: Mapping[str, Endpoint],
     lineage: Sequence[Sent],
     conflicts: Collection[CopyConflict] = (),
-    unyielded: int | None = None,
+    bounds: Collection[Bound] = (),
     excluded: Collection[int] = (),
     stale: Collection[int] = (),
 ) -> tuple[Plan | None, str]:
     """Returns (the plan with the largest step, why), or (None, which ranks are without a source).
 
-    `unyielded`: a step that the script of some rank has not had. Only a step that is done again can be yielded, so the plan does
-    not resume after it, unless that is all that there is a source of.
+    The plan does not resume after the lowest of `bounds`, unless that is all that there is a source of.
 
     `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
     For each rank, its live state comes first, then its snapshot at home, then a replica (one at home before others), then its
@@ -128,6 +135,7 @@ def plan_recovery(
         return None
 
     steps = {state.step for state in states.values()} | {step for _, step in (*snapshots, *replicas)}
+    bound = min(bounds, key=lambda each: each.step, default=None)
     closest: tuple[int, list[int]] | None = None
     plan: Plan | None = None
     for step in sorted(steps, reverse=True):
@@ -136,12 +144,12 @@ def plan_recovery(
         if not missing:
             newest_step = plan.newest_step if plan is not None else step
             plan = Plan(resume_step=step, newest_step=newest_step, sources=tuple(filter(None, sources)))
-            if unyielded is None or step <= unyielded:
+            if bound is None or step <= bound.step:
                 break
         elif closest is None or len(missing) < len(closest[1]):
             closest = (step, missing)
     if plan is not None:
-        return plan, _why(plan)
+        return plan, _why(plan, bound)
     if closest is None:
         return None, f"no rank holds any state: gone is that of rank {', '.join(map(str, ranks))}"
     missing_ranks = ", ".join(map(str, closest[1]))
@@ -150,10 +158,10 @@ def plan_recovery(
     return None, f"{reason}; {contradictions}" if contradictions else reason
 
 
-def _why(plan: Plan) -> str:
+def _why(plan: Plan, bound: Bound | None) -> str:
     why = f"every rank has a source of step {plan.resume_step}"
-    if plan.resume_step < plan.newest_step:
-        return f"{why}; those of step {plan.newest_step} are later than the loop body that must run again"
+    if bound is not None and plan.resume_step < plan.newest_step:
+        return f"{why}; those of step {plan.newest_step} are later than {bound.what}"
     return why
 
 

@@ -12,7 +12,7 @@ from deadpool.supervisor.recovery.exclusion import cannot_exclude
 from deadpool.supervisor.recovery.fresh_start import start_over
 from deadpool.supervisor.recovery.keepers import replicas_placed
 from deadpool.supervisor.recovery.orders import replace_outside
-from deadpool.supervisor.recovery.plan import Live, Plan, as_good_as_committed, plan_recovery
+from deadpool.supervisor.recovery.plan import Bound, Live, Plan, as_good_as_committed, plan_recovery
 from deadpool.supervisor.recovery.running import lap
 
 
@@ -53,7 +53,7 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
         endpoints={node.node_id: node.endpoint for node in roster.live()},
         lineage=state.recovery.lineage,
         conflicts=state.protection.conflicts,
-        unyielded=roster.unyielded(),
+        bounds=_bounds(state, attempt),
         excluded=roster.excluded_ranks(),
         stale=[rank.rank for rank in roster.playing() if rank.stale],
     )
@@ -73,6 +73,23 @@ def _plan(state: JobState, attempt: RecoveryAttempt, store: StoreOpened, *, now_
         attempt.enter(Stage.REFORM, now_s)
         yielded = plan.resume_step if others else max(plan.resume_step, roster.yielded())
         _send_plan(state, plan.resume_step, yielded, plan.sources, store)
+
+
+def _bounds(state: JobState, attempt: RecoveryAttempt) -> list[Bound]:
+    """Returns what the plan must go back for: only a step that is done again can be yielded, or compared.
+
+    Whoever is excluded may have had a flipped bit, which all others have taken into their gradients' mean and hold alike since:
+    where states are compared, none counts that was not compared with theirs.
+    """
+    roster, committed = state.roster, state.progress.commit_step
+    unyielded, bounds = roster.unyielded(), []
+    if unyielded is not None:
+        bounds.append(Bound(step=unyielded, what="the loop body that must run again"))
+    if state.config.verify_every and any(not roster.ranks[rank].stale for rank in roster.excluded_ranks()):
+        newest = max((slot.step for slots in attempt.reports.values() for slot in slots), default=NO_STEP)
+        agreed = as_good_as_committed(newest, commit_step=committed, vaults=attempt.reports, lineage=state.recovery.lineage)
+        bounds.append(Bound(step=max(committed, agreed), what="the newest that was compared with those that are excluded"))
+    return bounds
 
 
 def _replace_stranded(state: JobState, attempt: RecoveryAttempt, resume_step: int, *, now_s: float) -> bool:

@@ -104,6 +104,8 @@ class Faults:
         process = self._any_process(playing=True)
         if process is None or process.member is None or self._left or self._has_left(process):
             return
+        if self.supervisor.truth.world_size(process.member.running) == 1:
+            return  # the others are excluded
         stepping = process.member.phase in (RankPhase.RUN, RankPhase.REHEARSE)
         if stepping and process.in_body == NO_STEP and self.supervisor.job.state.progress.commit_step >= 0:
             self._log(f"rank {process.rank}, pid {process.pid} on {process.node.node_id}, exits with 0 in its step")

@@ -125,7 +125,7 @@ class Run:
             excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT or self._ends_unhooked()
             truth.check(excused, f"ended with {supervisor.exit_code} ({supervisor.root_cause})")
         for record in state.recovery.records:
-            measured = bool(record.spare) and 0 <= record.exposed_s <= _BOUND_S
+            measured = bool(record.spare) and 0 <= record.exposed_s <= _BOUND_S + supervisor.ahead_s
             truth.check(measured or record.exposed_s == -1, f"exposed for {record.exposed_s} s: {record}")
         lost = sum(record.committed_steps_lost for record in state.recovery.records)
         truth.check(lost == 0 or truth.excused or truth.unfit != set(), f"{lost} committed steps lost")

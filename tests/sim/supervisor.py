@@ -108,7 +108,7 @@ class SimSupervisor(SupervisorShell):
         """The next term: from the journal alone."""
         generation, self.is_down, self._unwritten = self._generation, False, 0
         self.job = Job(self.config)
-        self._ahead_s += self.world.random.choice([0.0, 0.0, 1.0, 100.0])
+        self.ahead_s += self.world.random.choice([0.0, 0.0, 1.0, 100.0])
         for event, now_s in self.past:
             if event is None:
                 self.job.tick(now_s=now_s)

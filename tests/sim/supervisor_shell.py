@@ -62,7 +62,7 @@ class SupervisorShell(ABC):
         self.truth = truth
         truth.nproc_per_node = config.nproc_per_node
         truth.compares = config.verify_every > 0
-        self._ahead_s = 0.0  # of this machine's clock: a successor's may have jumped
+        self.ahead_s = 0.0  # of this machine's clock: a successor's may have jumped
         self.config = config
         self.loops = loops  # the script's
         self.until = loops[-1].until  # steps of the job
@@ -276,7 +276,7 @@ class SupervisorShell(ABC):
     @property
     def now_s(self) -> float:
         """The job's clock, as this supervisor sees it."""
-        return self.world.now_s + self._ahead_s
+        return self.world.now_s + self.ahead_s
 
     # ------------------------------------------------------------ the core
 

@@ -91,6 +91,34 @@ def test_a_node_that_comes_gets_hot_and_its_ranks_return_with_the_state_of_the_o
     assert scene.state.recovery.another_since_step == 5, "it stays another training"
 
 
+def test_what_a_process_of_an_excluded_rank_says_until_the_others_go_on_is_of_no_interest() -> None:
+    """It may still run on a drained node. When the rank returned, the job would go back to where that script was."""
+    scene = excluding()
+    scene.state.roster.yields(scene.state.roster.ranks[2], 3)
+    goes_on(scene)
+    assert (scene.state.roster.ranks[2].yielded, scene.state.roster.ranks[2].yielded_known) == (NO_STEP, False)
+
+
+@pytest.mark.parametrize(
+    ("verify_every", "compared", "resume_step"),
+    [(0, False, 5), (1, False, 4), (1, True, 5), (3, False, 4)],
+)
+def test_where_states_are_compared_none_counts_that_was_not_compared_with_the_excluded(
+    verify_every: int, compared: bool, resume_step: int
+) -> None:
+    """A bit that flipped in a lost rank's memory is in its last gradients, and so in what all others hold alike since."""
+    scene = Scene(on_loss=OnLoss.EXCLUDE, spares=0, verify_every=verify_every)
+    scene.start(commit_step=4)
+    scene.forget()
+    scene.lose(1)
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4, yielded=6)
+    newest = [alike(snapshot, rank, 5) for rank in (0, 1)]
+    scene.report(0, *vault(4), *(vault(5) if compared else newest))
+    ((_, plan),) = scene.took(messages.Reform)
+    assert (plan.resume_step, plan.excluded) == (resume_step, (2, 3))
+
+
 def test_where_not_all_hold_the_same_a_spare_takes_the_ranks() -> None:
     scene = excluding(spares=1)
     scene.open_store()

@@ -10,7 +10,7 @@ from supervising import replica, snapshot
 
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Slot, SlotKind, SourceKind
 from deadpool.supervisor.model.lineage import Sent, usable
-from deadpool.supervisor.recovery.plan import Live, Plan, as_good_as_committed, plan_recovery
+from deadpool.supervisor.recovery.plan import Bound, Live, Plan, as_good_as_committed, plan_recovery
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Case:
     dead: frozenset[str]
     lineage: tuple[Sent, ...]
     conflicts: tuple[CopyConflict, ...] = ()
-    unyielded: int | None = None
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
@@ -35,7 +35,7 @@ class Case:
             endpoints=self.endpoints,
             lineage=self.lineage,
             conflicts=self.conflicts,
-            unyielded=self.unyielded,
+            bounds=self.bounds,
         )
 
     def contradicts(self, slot: Slot, peer: int, peer_generation: int) -> bool:
@@ -131,15 +131,16 @@ def test_the_plan_is_the_largest_step_that_any_search_finds(case: Case) -> None:
     assert (plan.resume_step if plan else None) == max(found, default=None)
 
 
-@given(cases(), st.integers(0, 4))
+@given(cases(), st.lists(st.integers(0, 4), min_size=1, max_size=2))
 @settings(max_examples=300)
-def test_the_plan_goes_back_as_far_as_a_loop_body_must_run_again(case: Case, unyielded: int) -> None:
+def test_the_plan_goes_back_as_far_as_the_lowest_bound(case: Case, steps: list[int]) -> None:
     """And no further; where that cannot be, it leaves out as few steps as it can."""
-    plan, _ = replace(case, unyielded=unyielded).plan()
+    plan, why = replace(case, bounds=tuple(Bound(step=step, what=f"bound {step}") for step in steps)).plan()
     found = [step for step in range(4) if all(_possible(case, rank, step) for rank in range(len(case.homes)))]
-    before = [step for step in found if step <= unyielded]
+    before = [step for step in found if step <= min(steps)]
     assert (plan.resume_step if plan else None) == (max(before) if before else min(found, default=None))
     assert (plan.newest_step if plan else None) == max(found, default=None)
+    assert (f"later than bound {min(steps)}" in why) is (plan is not None and plan.resume_step < plan.newest_step)
 
 
 @given(cases())
