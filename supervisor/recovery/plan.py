@@ -60,6 +60,21 @@ def as_good_as_committed(
     return max((step for step in everywhere if _agree(copies[step])), default=NO_STEP)
 
 
+def newest_alike(ranks: Iterable[int], *, vaults: Mapping[str, Sequence[Slot]], lineage: Sequence[Sent]) -> int:
+    """Returns the largest step of which there is a copy of each of these ranks, that all say the same; NO_STEP: there is none."""
+    copies: dict[int, list[Slot]] = {}
+    for slot in (slot for slots in vaults.values() for slot in slots):
+        if usable(slot.generation, slot.step, lineage):
+            copies.setdefault(slot.step, []).append(slot)
+    wanted = set(ranks)
+    alike = (
+        step
+        for step, found in copies.items()
+        if wanted <= {slot.rank for slot in found} and all(slot.peer_sets for slot in found) and _agree(found)
+    )
+    return max(alike, default=NO_STEP)
+
+
 def _agree(copies: Iterable[Slot]) -> bool:
     """Returns whether each copy of a state says the same of what a set of ranks holds together, and each rank of the set does."""
     found: dict[tuple[int, ...], dict[int, set[int]]] = {}

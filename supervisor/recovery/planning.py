@@ -12,7 +12,7 @@ from deadpool.supervisor.recovery.exclusion import cannot_exclude
 from deadpool.supervisor.recovery.fresh_start import start_over
 from deadpool.supervisor.recovery.keepers import replicas_placed
 from deadpool.supervisor.recovery.orders import replace_outside
-from deadpool.supervisor.recovery.plan import Bound, Live, Plan, as_good_as_committed, plan_recovery
+from deadpool.supervisor.recovery.plan import Bound, Live, Plan, as_good_as_committed, newest_alike, plan_recovery
 from deadpool.supervisor.recovery.running import lap
 
 
@@ -81,14 +81,15 @@ def _bounds(state: JobState, attempt: RecoveryAttempt) -> list[Bound]:
     Whoever is excluded may have had a flipped bit, which all others have taken into their gradients' mean and hold alike since:
     where states are compared, none counts that was not compared with theirs.
     """
-    roster, committed = state.roster, state.progress.commit_step
+    roster = state.roster
     unyielded, bounds = roster.unyielded(), []
     if unyielded is not None:
         bounds.append(Bound(step=unyielded, what="the loop body that must run again"))
     if state.config.verify_every and any(not roster.ranks[rank].stale for rank in roster.excluded_ranks()):
-        newest = max((slot.step for slots in attempt.reports.values() for slot in slots), default=NO_STEP)
-        agreed = as_good_as_committed(newest, commit_step=committed, vaults=attempt.reports, lineage=state.recovery.lineage)
-        bounds.append(Bound(step=max(committed, agreed), what="the newest that was compared with those that are excluded"))
+        played = [rank.rank for rank in roster.ranks if not rank.stale]
+        alike = newest_alike(played, vaults=attempt.reports, lineage=state.recovery.lineage)
+        compared = max(state.progress.commit_step, alike)
+        bounds.append(Bound(step=compared, what="the newest that was compared with those that are excluded"))
     return bounds
 
 

@@ -100,11 +100,17 @@ def test_what_a_process_of_an_excluded_rank_says_until_the_others_go_on_is_of_no
 
 
 @pytest.mark.parametrize(
-    ("verify_every", "compared", "resume_step"),
-    [(0, False, 5), (1, False, 4), (1, True, 5), (3, False, 4)],
+    ("verify_every", "replicas_of", "resume_step"),
+    [
+        (0, [4], 5),
+        (1, [4], 4),
+        (1, [4, 5], 5),
+        (1, [5], 5),  # what else lies about, of before, says nothing against it
+        (3, [4], 4),
+    ],
 )
 def test_where_states_are_compared_none_counts_that_was_not_compared_with_the_excluded(
-    verify_every: int, compared: bool, resume_step: int
+    verify_every: int, replicas_of: list[int], resume_step: int
 ) -> None:
     """A bit that flipped in a lost rank's memory is in its last gradients, and so in what all others hold alike since."""
     scene = Scene(on_loss=OnLoss.EXCLUDE, spares=0, verify_every=verify_every)
@@ -113,8 +119,8 @@ def test_where_states_are_compared_none_counts_that_was_not_compared_with_the_ex
     scene.lose(1)
     scene.open_store()
     scene.prepare(0, 1, live_step=5, commit_step=4, yielded=6)
-    newest = [alike(snapshot, rank, 5) for rank in (0, 1)]
-    scene.report(0, *vault(4), *(vault(5) if compared else newest))
+    own = [alike(snapshot, rank, step) for rank in (0, 1) for step in (4, 5)]
+    scene.report(0, *own, *(alike(replica, rank, step) for rank in (2, 3) for step in replicas_of))
     ((_, plan),) = scene.took(messages.Reform)
     assert (plan.resume_step, plan.excluded) == (resume_step, (2, 3))
 
