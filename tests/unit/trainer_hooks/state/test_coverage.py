@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from small_training import CHANGE_AT, Training
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
-from trainings import CHANGE_AT, KINDS, Training
+from trainings import KINDS
 
 from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.trainer_hooks.state.metadata import pack_meta

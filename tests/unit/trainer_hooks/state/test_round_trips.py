@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from small_training import CHANGE_AT, Training
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
-from trainings import CHANGE_AT, KINDS, Fsdp, Training
+from trainings import KINDS, Fsdp
 
 from deadpool.proto.vault.layout import Item
 from deadpool.trainer_hooks.protection.copy_engine import as_bytes
