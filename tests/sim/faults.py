@@ -221,7 +221,7 @@ class Faults:
     def _corrupt(self) -> None:
         """Every copy of one rank's state in one vault goes bad: as if that vault were lost, should it be needed."""
         for node in self._any_node(alive=True):
-            held = [slots for slots in node.vault.values() if any(slots)]
+            held = [slots for slots in node.vault.held.values() if any(slots)]
             if held:
                 slots = self.world.random.choice(held)
                 self._log(f"corrupt {slots} on {node.node_id}")

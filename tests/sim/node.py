@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_never
 
-from sim.protection import Sealed, Slots
 from sim.rank import SimRank
 from sim.relay import SimRelay
+from sim.vault import SimVault
 from sim.world import Pipe, World
 
 from deadpool.agent import events
@@ -15,8 +15,7 @@ from deadpool.agent.supervisor_link.conversation import Conversation
 from deadpool.agent.supervisor_link.homing import Homing
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import Endpoint, RankMessage, RankSet, Reading, Slot, SlotKind
-from deadpool.proto.vault.slots import StateId
+from deadpool.proto.messages import Endpoint, RankMessage, Reading
 
 if TYPE_CHECKING:
     from sim.supervisor import SimSupervisor
@@ -42,7 +41,7 @@ class SimNode:
         self.alive = True
         self.core = NodeCore(node_id=self.node_id, hint=index, host="here")
         self.processes: dict[int, SimRank] = {}
-        self.vault: dict[tuple[SlotKind, int], Slots] = {}
+        self.vault = SimVault(self.truth)
         self.pid = next(_pids)
         self.incarnation = int(self.world.now_s * 1e9)
         self.config: JobConfig = supervisor.config
@@ -301,7 +300,7 @@ class SimNode:
                 case events.Report(message=message):
                     self._send(message)
                 case events.ReportVault(generation=generation):
-                    self._send(messages.VaultReport(generation=generation, slots=tuple(self._slots())))
+                    self._send(messages.VaultReport(generation=generation, slots=tuple(self.vault.report())))
                 case events.CollectCalls(generation=generation):
                     self._send(messages.CallReport(generation=generation, ranks=tuple(self._calls())))
                 case events.ServeStore(generation=generation):
@@ -309,9 +308,7 @@ class SimNode:
                     opened = events.StoreServed(generation=generation, port=generation, error="")
                     world.at(world.between(0.005, 0.05), self._handle, opened)
                 case events.DropSnapshots():
-                    for kind, rank in list(self.vault):
-                        if kind is SlotKind.SNAPSHOT:
-                            del self.vault[kind, rank]
+                    self.vault.drop_snapshots()
                 case events.EndNode():
                     self._stop()
                 case events.NameProcess(process=number, rank=rank, generation=generation):
@@ -407,7 +404,7 @@ class SimNode:
     def die(self) -> None:
         """The node is gone: its processes, its vault, its connection."""
         self.alive = False
-        self.vault.clear()
+        self.vault.lose()
         self.truth.lost(self.node_id)
         for process in self.processes.values():
             if process.alive:
@@ -424,46 +421,13 @@ class SimNode:
             process.alive = False
         self._send(messages.Stopped())
         self.alive = False
+        self.vault.lose()
         if self.up is not None:
             self.up.close()
         if self.relay is not None:
             self.relay.die()
 
-    # ------------------------------------------------------------ vault and neighbours
-
-    def slots(self, kind: SlotKind, rank: int) -> Slots:
-        return self.vault.setdefault((kind, rank), [None, None])
-
-    def sealed_content(self, kind: SlotKind, rank: int, state: StateId) -> int | None:
-        """Returns the content of that sealed state; None when this node does not hold it (any more), or its copy is bad."""
-        slots = self.slots(kind, rank) if self.alive else []
-        for index, slot in enumerate(slots):
-            if slot is not None and slot.state == state and slot.bad:
-                slots[index] = None
-                return None
-        return next((slot.content for slot in slots if slot is not None and slot.state == state), None)
-
-    def sealed_peers(self, kind: SlotKind, rank: int, state: StateId) -> tuple[int, ...]:
-        """Returns who holds the same as well, as that sealed state says; () when nobody does, or it is not here."""
-        slots = self.slots(kind, rank)
-        return next((slot.peers for slot in slots if slot is not None and slot.state == state), ())
-
-    def _slots(self) -> Iterator[Slot]:
-        for (kind, rank), slots in self.vault.items():
-            for slot in slots:
-                if slot is not None:
-                    sets = (RankSet(ranks=slot.peers, digest=self._digest(rank, slot)),) if slot.peers else ()
-                    generation, step = slot.state.generation, slot.state.step
-                    yield Slot(kind=kind, rank=rank, generation=generation, step=step, peer_sets=sets, unique=not sets)
-
-    def peers_of(self, rank: int, generation: int, copies: int) -> tuple[int, ...]:
-        """Returns all other ranks, which hold the same parameters; () when they are on too few nodes to lose so many."""
-        others = tuple(other for other in self.truth.ranks(generation) if other != rank)
-        return others if len(self.truth.groups(generation).copies) > max(1, copies) else ()
-
-    def _digest(self, rank: int, sealed: Sealed) -> int:
-        """Returns what stands for the bytes that the rank holds together with others in that state."""
-        return hash((sealed.content, rank)) if self.truth.are_apart(sealed.state.step) else sealed.content
+    # ------------------------------------------------------------ its neighbours and what it writes
 
     def other(self, endpoint: Endpoint) -> "SimNode | None":
         return self.at(endpoint.port)

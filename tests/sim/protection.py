@@ -1,31 +1,20 @@
 """A simulated rank's protect thread, in virtual time: copy, compare, replicate, announce (protection/pipeline.py)."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from sim.vault import Sealed
 
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind
-from deadpool.proto.vault.slots import StateId, slot_to_write
+from deadpool.proto.vault.slots import slot_to_write
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protocol import Member, RankPhase
 
 if TYPE_CHECKING:
     from sim.node import SimNode
     from sim.rank import SimRank
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """A sealed slot's content. `bad`: its bytes have changed since; whoever reads it finds that out."""
-
-    state: StateId
-    content: int
-    peers: tuple[int, ...] = ()
-    bad: bool = False
-
-
-Slots = list[Sealed | None]  # two; None: empty or torn
 
 
 class SimProtection:
@@ -76,7 +65,7 @@ class SimProtection:
     def holds_live(self) -> bool:
         """Returns whether the own vault holds the live state, and the process the same bytes."""
         live, content = self._member().live, self._rank.content
-        held = self.node.slots(SlotKind.SNAPSHOT, self._member().rank)
+        held = self.node.vault.slots(SlotKind.SNAPSHOT, self._member().rank)
         return any(each is not None and each.state == live and each.content == content and not each.bad for each in held)
 
     def protect(self, step: int, *, needed: bool = False) -> None:
@@ -92,7 +81,7 @@ class SimProtection:
         member = self._member()
         self._schedule.begins(step)
         self._open_step = step
-        slots, state = self.node.slots(SlotKind.SNAPSHOT, member.rank), member.live
+        slots, state = self.node.vault.slots(SlotKind.SNAPSHOT, member.rank), member.live
         assert state is not None
         assert state.step == step
         for index, held in enumerate(slots):
@@ -109,14 +98,14 @@ class SimProtection:
 
     def _peers(self) -> tuple[int, ...]:
         member, copies = self._member(), min(self.node.config.replicas, len(self.holders))
-        return self.node.peers_of(member.rank, member.running, copies)
+        return self.truth.peers_of(member.rank, member.running, copies)
 
     def _begin_to_put(self, generation: int, keep_step: int) -> None:
         """A large state is on its way while it is copied: what lay in the slots of its holders is torn from then on."""
         for endpoint in self.holders:
             holder = self.node.other(endpoint)
             if holder is not None and holder.alive and holder.core.generation <= generation:
-                slots = holder.slots(SlotKind.REPLICA, self._member().rank)
+                slots = holder.vault.slots(SlotKind.REPLICA, self._member().rank)
                 slots[slot_to_write([each.state if each is not None else None for each in slots], keep_step)] = None
 
     def _copied(self, index: int, sealed: Sealed, generation: int) -> None:
@@ -124,7 +113,7 @@ class SimProtection:
             return
         self.copying = False
         member = self._member()
-        self.node.slots(SlotKind.SNAPSHOT, member.rank)[index] = sealed
+        self.node.vault.slots(SlotKind.SNAPSHOT, member.rank)[index] = sealed
         self._sealed = sealed
         self._copied_step = max(self._copied_step, sealed.state.step)
         if member.running != generation or member.phase is not RankPhase.RUN:
@@ -140,7 +129,7 @@ class SimProtection:
     def _in_hand(self) -> Sealed:
         """Returns the sealed state on which the verdict is not known yet. Whoever found it bad has torn its slot."""
         assert self._sealed is not None
-        held = self.node.slots(SlotKind.SNAPSHOT, self._member().rank)
+        held = self.node.vault.slots(SlotKind.SNAPSHOT, self._member().rank)
         same = (each for each in held if each is not None and each.state == self._sealed.state)
         return next(same, replace(self._sealed, bad=True))
 
@@ -164,7 +153,7 @@ class SimProtection:
         if not wrong:
             self._verified = step
         if discarded and member.rank in wrong:
-            slots = self.node.slots(SlotKind.SNAPSHOT, member.rank)
+            slots = self.node.vault.slots(SlotKind.SNAPSHOT, member.rank)
             slots[:] = [None if each == sealed else each for each in slots]
         if wrong and member.rank == min(shown.keys() - set(wrong)):
             repair = "discarded" if discarded else "none"
@@ -193,7 +182,7 @@ class SimProtection:
         if holder.full or sealed.bad:  # what arrives with other checksums is refused too
             self._refuse(sealed.state.step, generation)
             return
-        slots = holder.slots(SlotKind.REPLICA, self._member().rank)
+        slots = holder.vault.slots(SlotKind.REPLICA, self._member().rank)
         index = slot_to_write([each.state if each is not None else None for each in slots], keep_step)
         slots[index] = None
         self.world.at(self.world.between(0.005, 0.1), self._arrived, holder, index, sealed, generation, holders, keep_step)
@@ -205,7 +194,7 @@ class SimProtection:
             return
         if holder.core.generation > generation:
             return  # the fence of the holder's agent: its vault does not change any more behind its report
-        slots = holder.slots(SlotKind.REPLICA, self._member().rank)
+        slots = holder.vault.slots(SlotKind.REPLICA, self._member().rank)
         slots[:] = [None if each is not None and each.state == sealed.state else each for each in slots]
         slots[index] = sealed
         if self._rank.alive:
@@ -249,7 +238,7 @@ class SimProtection:
             return
         if not self._announced == self._open_step == step:
             return
-        slots, sealed = self.node.slots(SlotKind.SNAPSHOT, member.rank), self._in_hand()
+        slots, sealed = self.node.vault.slots(SlotKind.SNAPSHOT, member.rank), self._in_hand()
         again = replace(sealed, peers=self._peers() if alike else ())
         slots[:] = [again if each == sealed else each for each in slots]
         self.apart = not alike

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any, assert_never
 
 from sim.protection import SimProtection
+from sim.restoring import fetch, was_apart
 
 from deadpool.proto import messages
-from deadpool.proto.messages import NO_STEP, RankOrder, Reform, SlotKind, Source, SourceKind
+from deadpool.proto.messages import NO_STEP, RankOrder, Reform, Source, SourceKind
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.schedule import SETTLING_STATES
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
@@ -430,7 +431,7 @@ class SimRank:
 
     def _restored(self, order: Reform, source: Source) -> None:
         member = self._member()
-        content, conflicts = self._fetch(order, source)
+        content, conflicts = fetch(self, source, StateId(generation=source.slot_generation, step=order.resume_step))
         if content is None:
             reason = f"no {source.kind} of step {order.resume_step}"
             self.act(member.recovery_failed(order, "restore", reason, conflicts=conflicts))
@@ -440,7 +441,7 @@ class SimRank:
             return
         self.content = content
         self._settle(order.resume_step)
-        self.protection.apart = self._was_apart(order, source)
+        self.protection.apart = was_apart(self, source, order.resume_step)
         self.truth.goes_live(order.generation, member.rank, self.pid, content, order.resume_step)
         restored = messages.RankRestored(
             generation=order.generation, rank=member.rank, step=order.resume_step, bytes_restored=0, conflicts=conflicts
@@ -448,68 +449,6 @@ class SimRank:
         self.node.speak(self, restored)
         self._resuming = True
         self._go_on(order.resume_step)
-
-    def _fetch(self, order: Reform, source: Source) -> tuple[int | None, tuple[messages.CopyConflict, ...]]:
-        """Returns the content of the state that the source gives, None when it is not there; and the peers that contradict it."""
-        member, state = self._member(), StateId(generation=source.slot_generation, step=order.resume_step)
-        match source.kind:
-            case SourceKind.LIVE:
-                return self.content if member.live == state else None, ()
-            case SourceKind.VAULT:
-                return self.node.sealed_content(SlotKind.SNAPSHOT, member.rank, state), ()
-            case SourceKind.REPLICA:
-                return self._from_peers(source, state)
-            case SourceKind.ELSEWHERE:
-                assert source.endpoint is not None
-                other = self.node.other(source.endpoint)
-                return None if other is None else other.sealed_content(SlotKind.SNAPSHOT, member.rank, state), ()
-            case SourceKind.PEER:
-                held = [self._peer_content(peer, state.step) for peer in source.peers]
-                return next((content for content in held if content is not None), None), ()
-
-    def _from_peers(self, source: Source, state: StateId) -> tuple[int | None, tuple[messages.CopyConflict, ...]]:
-        assert source.endpoint is not None
-        holder = self.node.other(source.endpoint)
-        content = None if holder is None else holder.sealed_content(SlotKind.REPLICA, source.rank, state)
-        if content is None:
-            return None, ()
-        peers = {peer: held for peer in source.peers if (held := self._peer_content(peer, state.step)) is not None}
-        claimed = holder is not None and bool(holder.sealed_peers(SlotKind.REPLICA, source.rank, state))
-        apart = claimed and self.truth.are_apart(state.step)
-        whole = {self.truth.right(held) for held in peers.values()} <= {self.truth.right(content)}
-        self.truth.check(whole, f"rank {source.rank}: peers {source.peers} are of another branch")
-        conflicts = tuple(
-            messages.CopyConflict(
-                rank=source.rank,
-                generation=state.generation,
-                step=state.step,
-                peer=peer.rank,
-                peer_generation=peer.slot_generation,
-            )
-            for peer, held in peers.items()
-            if held != content or apart
-        )
-        if not apart and (content in peers.values() or not source.peers):
-            return content, conflicts
-        if conflicts and not apart:
-            self.truth.cannot_restore(content, set(peers.values()))
-        return None, conflicts
-
-    def _was_apart(self, order: Reform, source: Source) -> bool:
-        """Returns whether the snapshot that this rank was restored from says that nobody else holds the same."""
-        if source.kind is SourceKind.LIVE:
-            return self.protection.apart
-        if source.kind is SourceKind.PEER:
-            return False
-        state = StateId(generation=source.slot_generation, step=order.resume_step)
-        kind = SlotKind.REPLICA if source.kind is SourceKind.REPLICA else SlotKind.SNAPSHOT
-        node = self.node if source.endpoint is None else self.node.other(source.endpoint)
-        return node is not None and not node.sealed_peers(kind, self._member().rank, state)
-
-    def _peer_content(self, peer: messages.Peer, step: int) -> int | None:
-        node = self.node.other(peer.endpoint)
-        state = StateId(generation=peer.slot_generation, step=step)
-        return None if node is None else node.sealed_content(SlotKind.SNAPSHOT, peer.rank, state)
 
     def _restore_cut_short(self) -> None:
         assert self._order is not None

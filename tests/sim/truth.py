@@ -156,6 +156,11 @@ class Truth:
     def world_size(self, generation: int) -> int:
         return len(self.ranks(generation))
 
+    def peers_of(self, rank: int, generation: int, copies: int) -> tuple[int, ...]:
+        """Returns all other ranks, which hold the same parameters; () when they are on too few nodes to lose so many."""
+        others = tuple(other for other in self.ranks(generation) if other != rank)
+        return others if len(self.groups(generation).copies) > max(1, copies) else ()
+
     def resized(self, generation: int, world_size: int) -> None:
         self._sizes[generation] = world_size
 
