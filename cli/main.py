@@ -68,7 +68,9 @@ def find(job: str | None) -> Path | EndedJob:
 
 
 def read_ended(job_id: str, log_dir: Path) -> EndedJob:
-    return ended_job(job_id, str(log_dir), (log_dir / "events.jsonl").read_text(errors="replace").splitlines())
+    summary = log_dir / "summary.json"
+    written = summary.read_text(errors="replace") if summary.is_file() else ""
+    return ended_job(job_id, str(log_dir), (log_dir / "events.jsonl").read_text(errors="replace").splitlines(), written)
 
 
 def log_dir_of(folder: Path) -> Path:
@@ -216,7 +218,10 @@ def events_of(found: Path | EndedJob) -> tuple[str, Path, list[dict[str, Any]]]:
 def recoveries(job_id: str | None, as_text: bool, plot: Path | None) -> None:
     """Show every recovery of a job, running or ended: what failed, what became of it, and how long each phase took."""
     from deadpool.cli.commands.recoveries import past_recoveries, recoveries_json, recoveries_table
+    from deadpool.cli.picture import check_picture
 
+    if plot is not None:
+        check_picture(plot)
     name, _, said = events_of(find(job_id))
     found = past_recoveries(said)
     if plot is not None:

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from deadpool.host.addresses import join_host_port
@@ -39,6 +40,7 @@ from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.service import serve
 
 _CLOSE_GRACE_S = 1.0  # for calls in flight, once the job is over
+LAST_SUMMARY = "summary.json"  # in the log folder: what --summary-json has, for `deadpool status` after the end
 LAST_METRICS = "metrics.prom"  # in the log folder, with --metrics-port: the metrics as they were at the end
 _THREADS = 8  # of this process, most of them gRPC's
 _COLLECT_AFTER = 50_000, 20, 100  # objects, then rounds: with thousands of nodes a whole round takes longer than an order
@@ -125,8 +127,9 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
         exit_code = await runtime.run()
     await server.stop(_CLOSE_GRACE_S)
     if exit_code != SUPERSEDED:
-        if arguments.summary_json is not None:
-            _tried(arguments.summary_json, lambda: write_summary(arguments.summary_json, runtime))
+        for path in dict.fromkeys([log_dir / LAST_SUMMARY, arguments.summary_json]):
+            if path is not None:
+                _tried(path, partial(write_summary, path, runtime))
         if config.metrics_port is not None:
             _tried(log_dir / LAST_METRICS, lambda: write_last_metrics(log_dir / LAST_METRICS, runtime))
         _tried(folder, lambda: write_outcome(folder, exit_code))

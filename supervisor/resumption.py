@@ -82,6 +82,8 @@ def supervisor_started(state: JobState, event: SupervisorStarted) -> None:
         state.recovery.attempt.kill_deadline_s += later_s
     for hot in (*state.recovery.hot.values(), *state.recovery.hot_members.values()):
         hot.later(later_s)
+    for node in state.roster.nodes.values():
+        node.lost_s += later_s
     for rank in state.roster.ranks:
         rank.assigned_at_s += later_s
         if rank.joined_s is not None:

@@ -17,13 +17,17 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWaits:
-    """One group's newest call. `inside`: the ranks that are in it; `absent`: the members that have not come to it."""
+    """One group's newest call. `inside`: the ranks that are in it; `absent`: the members that have not come to it.
+
+    `before`: those of them that are in an earlier call: of a job that gets on, ranks are asked at different moments.
+    """
 
     group: str
     call: int
     operation: str
     inside: tuple[int, ...]
     absent: tuple[int, ...]
+    before: tuple[int, ...] = ()
 
 
 def group_waits(ranks: Sequence[RankCalls]) -> list[GroupWaits]:
@@ -38,8 +42,10 @@ def group_waits(ranks: Sequence[RankCalls]) -> list[GroupWaits]:
         if inside:
             number = max(call.entered for call in inside.values())
             operation = next(call.operation for call in inside.values() if call.entered == number)
+            newest = tuple(sorted(rank for rank, call in inside.items() if call.entered == number))
             absent = tuple(sorted(rank for rank, call in members.items() if call.entered < number))
-            found.append(GroupWaits(group=name, call=number, operation=operation, inside=tuple(sorted(inside)), absent=absent))
+            before = tuple(rank for rank in absent if rank in inside)
+            found.append(GroupWaits(group=name, call=number, operation=operation, inside=newest, absent=absent, before=before))
     return sorted(found, key=lambda each: (not each.absent, each.group))
 
 
@@ -60,7 +66,9 @@ def diagnosis_lines(
         lines.append(f"  waiting in it   {_ranks(each.inside, nodes)}")
         if each.absent:
             lines.append(f"  not there yet   {_ranks(each.absent, nodes)}")
-    waiting = {rank for each in waits for rank in each.inside}
+        if each.before:
+            lines.append(f"    of these in an earlier call of it: {_ranks(each.before, nodes)}")
+    waiting = {rank for each in waits for rank in (*each.inside, *each.before)}
     working = [each.rank for each in diagnosis.ranks if each.rank not in waiting and not each.stopped]
     stopped = [each.rank for each in diagnosis.ranks if each.stopped]
     lines += [f"in no call: {_ranks(working, nodes)}"] if working else []

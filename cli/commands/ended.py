@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ class EndedJob:
     """`exit_code`: None where the events do not say it: the supervisor was killed, and the launcher with it.
 
     `began`, `ended`: ISO times of the first event and of the end (or the last event). `recoveries`: their events.
+    `summary`: as its supervisor has written it, {} where it could not.
     """
 
     job_id: str
@@ -25,6 +26,7 @@ class EndedJob:
     ended: str
     generation: int
     recoveries: tuple[dict[str, Any], ...]
+    summary: dict[str, Any] = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:
@@ -33,11 +35,13 @@ class EndedJob:
         return (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)).total_seconds()
 
 
-def ended_job(job_id: str, log_dir: str, lines: Iterable[str]) -> EndedJob:
-    """`lines`: of events.jsonl; one that was cut is passed over."""
+def ended_job(job_id: str, log_dir: str, lines: Iterable[str], summary: str = "") -> EndedJob:
+    """`lines`: of events.jsonl; one that was cut is passed over. `summary`: that of another job in the same folder is, too."""
     events = last_job([event for line in lines if (event := parse(line))])
     end: dict[str, Any] = next((event for event in reversed(events) if event.get("event") == "job_ended"), {})
     last = end or (events[-1] if events else {})
+    written = parse(summary)
+    is_of_it = bool(end) and (written.get("exit_code"), written.get("generations")) == (end["exit_code"], end["generation"])
     return EndedJob(
         job_id=job_id,
         log_dir=log_dir,
@@ -47,6 +51,7 @@ def ended_job(job_id: str, log_dir: str, lines: Iterable[str]) -> EndedJob:
         ended=str(last.get("time", "")),
         generation=int(last.get("generation", 0)),
         recoveries=tuple(event for event in events if event.get("event") in _RECOVERIES),
+        summary=written if is_of_it else {},
     )
 
 
@@ -79,6 +84,7 @@ def as_json(job: EndedJob) -> dict[str, Any]:
         "ended": job.ended,
         "generation": job.generation,
         "log_dir": job.log_dir,
+        "summary": job.summary,
         "recoveries": [
             {("class" if key == "failure_class" else key): value for key, value in each.items()} for each in job.recoveries
         ],

@@ -74,14 +74,16 @@ def recoveries_json(found: Sequence[PastRecovery]) -> list[dict[str, Any]]:
 
 def recoveries_table(found: Sequence[PastRecovery]) -> Table:
     longest_s = max((each.total_s for each in found), default=0.0)
-    table = Table(box=box.SIMPLE_HEAD, caption=legend([each.phases_s for each in found]), caption_justify="left")
+    sizes = [max(1, round(_BAR * each.total_s / longest_s)) if longest_s > 0 else 1 for each in found]
+    bars = [phase_bar(each.phases_s, size) for each, size in zip(found, sizes, strict=True)]
+    table = Table(box=box.SIMPLE_HEAD, caption=legend(bars), caption_justify="left")
     table.add_column("g", justify="right")
     table.add_column("ended")
     table.add_column("total", justify="right")
     table.add_column("recovery", overflow="fold")
-    for each in found:
+    for each, drawn in zip(found, bars, strict=True):
         bar = Text()
-        for letters, colour in phase_bar(each.phases_s, max(1, round(_BAR * each.total_s / longest_s)) if longest_s > 0 else 1):
+        for letters, colour in drawn:
             bar.append(letters, style=colour)
         said = Text(f"{each.failure_class}: {each.cause}\n{each.became}\n").append_text(bar)
         table.add_row(str(each.generation), each.ended[11:19], f"{each.total_s:.3f} s", said)

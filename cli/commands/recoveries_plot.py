@@ -1,11 +1,11 @@
-"""The recoveries of a job as a picture. matplotlib is needed only here."""
+"""The recoveries of a job as a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from deadpool.cli.commands.recoveries import PastRecovery
 from deadpool.cli.live.marks import PHASES
-from deadpool.host.errors import ConfigError
+from deadpool.cli.picture import new_figure, write_picture
 
 _COLOURS = ("#b48ead", "#9aa0a6", "#ebcb8b", "#6b7280", "#88c0d0", "#5e81ac", "#a3be8c")
 
@@ -15,11 +15,7 @@ def plot_recoveries(path: Path, job_id: str, found: Sequence[PastRecovery]) -> N
 
     ConfigError without matplotlib, and for a file that cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("--plot needs matplotlib: pip install 'deadpool-train[plot]'") from None
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    figure = new_figure(9, 5)
     axes = figure.add_subplot(title=job_id, xlabel="the generation that each ended with, and when in the job", ylabel="seconds")
     places = range(len(found))
     bottom = [0.0] * len(found)
@@ -30,7 +26,4 @@ def plot_recoveries(path: Path, job_id: str, found: Sequence[PastRecovery]) -> N
     axes.set_xticks(places, [f"g{each.generation}, {each.ended_s:.1f} s\n{each.failure_class}" for each in found])
     axes.grid(axis="y", alpha=0.3)
     figure.legend(loc="outside right upper")  # beside the bars, not on them
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--plot {path}: {error}") from error
+    write_picture(figure, path)

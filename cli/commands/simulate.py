@@ -10,10 +10,12 @@ import click
 
 from deadpool.cli.commands.ended import parse
 from deadpool.cli.options.types import seconds, whole_number
+from deadpool.cli.picture import check_picture
 from deadpool.cli.simulate.cluster import DAY_S, HOUR_S, RecoveryTimes, SimulatedCluster, Strategy
 from deadpool.cli.simulate.estimate import MeanOf, StrategyEstimate, estimate
 from deadpool.cli.simulate.measured import MeasuredJob, measured_job
 from deadpool.cli.simulate.paper import ASSUMED, STATED_RATIO, paper_rows
+from deadpool.cli.simulate.plot import plot_sweep
 from deadpool.cli.simulate.sweep import read_sweep
 from deadpool.host.errors import ConfigError
 
@@ -141,17 +143,21 @@ def simulate(
     With --from, rates and recovery times are those of a real job (its log folder's events.jsonl) where no option says otherwise.
     Means of --runs trainings with intervals of 95 %.
     """
+    given = {name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
     if paper:
+        if others := sorted(given - {"paper", "as_text"}):
+            raise ConfigError(f"--paper has constants of its own: leave {_spelled(context, others)} away")
         _print_paper(as_text=as_text)
         return
     if plot is not None and swept is None:
         raise ConfigError("--plot draws what --sweep varies: say what, as --sweep spares=0:16")
+    if plot is not None:
+        check_picture(plot)  # before anything takes its time
     if numbers["failures_per_rack_day"] and not numbers["rack_nodes"]:
         raise ConfigError("--failures-per-rack-day: how many nodes stand in a rack? Say so with --rack-nodes")
     measured = None
     if events is not None:
         measured = measured_job([event for line in events.read_text(errors="replace").splitlines() if (event := parse(line))])
-        given = {name for name in numbers if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
         numbers |= {name: value for name, value in _taken_from(measured).items() if name not in given}
     times = RecoveryTimes(**{name: numbers.pop(name) for name in RecoveryTimes.__dataclass_fields__})
     cluster = SimulatedCluster(repair_s=numbers.pop("repair_h") * HOUR_S, **numbers)
@@ -167,9 +173,12 @@ def simulate(
             points[each].append((value, estimate(varied, each, their_times, runs=runs, seed=seed)))
     _print_sweep(sweep.option, points, as_text=as_text)
     if plot is not None:
-        from deadpool.cli.simulate.plot import plot_sweep
-
         plot_sweep(plot, sweep.option, points, charged=sweep.option == "spares")
+
+
+def _spelled(context: click.Context, names: list[str]) -> str:
+    """Returns the options of these parameters as people write them."""
+    return ", ".join(param.opts[0] for param in context.command.params if param.name in names)
 
 
 def _taken_from(job: MeasuredJob) -> dict[str, float]:
@@ -293,6 +302,8 @@ def _print_paper(*, as_text: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from deadpool.cli.commands.tables import widen
+
     table = Table("step", "swap", "lost by restarts", "lost by swaps", "times less", "share", box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(
@@ -304,6 +315,7 @@ def _print_paper(*, as_text: bool) -> None:
             f"{1 / row.ratio:.1%}",
         )
     console = Console(highlight=False)
+    widen(console)
     console.print(table)
     console.print(f"Published: {STATED_RATIO:g} times less. Not stated, assumed here:")
     for each in ASSUMED:

@@ -11,12 +11,12 @@ from rich.text import Text
 from deadpool.cli.commands.ended import EndedJob
 from deadpool.cli.holdings import NOT_YET, JobHoldings
 from deadpool.cli.launcher.console import describe
-from deadpool.cli.live.frame import frame
+from deadpool.cli.live.frame import frame, spent_text
 from deadpool.cli.live.marks import glyphs_for
 from deadpool.cli.live.nodes import lines_wanted
 from deadpool.host.sizes import size_text
 from deadpool.proto.messages import NO_STEP
-from deadpool.proto.messages.status import JobStatus
+from deadpool.proto.messages.status import JobStatus, SpentTimes
 from deadpool.proto.vault.holdings import ranks_text
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def ended_view(job: EndedJob) -> RenderableType:
     text.append(f"{job.reason}{code}", style="not bold" if good else "bold red")
     when = f"{job.ended[:19].replace('T', ' ')} UTC, after {job.duration_s:.0f} s" if job.ended else "no event was written"
     parts: list[RenderableType] = [text, Text(f"{when}, generation {job.generation}; logs in {job.log_dir}")]
+    if job.summary:
+        parts += [Text(line) for line in _how_far(job.summary)]
     if job.recoveries:
         table = Table("g", "recovery", "total", box=box.SIMPLE_HEAD)
         for event in job.recoveries[-_RECOVERIES_SHOWN:]:
@@ -74,10 +76,40 @@ def ended_view(job: EndedJob) -> RenderableType:
     return Group(*parts)
 
 
+def _how_far(summary: dict[str, Any]) -> list[str]:
+    """Returns the steps and the goodput of a job that is over, and where the rest of its time has gone."""
+    spent = SpentTimes(**summary["spent_s"])
+    of = f" of {summary['until']}" if summary.get("until") else ""
+    committed = f", committed {summary['commit_step']}" if summary.get("commit_step", NO_STEP) != NO_STEP else ""
+    reported = "".join(f"  {name} {value:.4g}" for name, value in summary.get("reported", {}).items())
+    charged = summary.get("goodput_spares_charged", 0.0)
+    lines = [f"{summary['steps']} steps{of}{committed}{reported}", spent_text(spent, charged=charged)]
+    if (since := summary.get("another_since_step")) is not None:
+        lines.append(f"not the unbroken run since step {since}: ranks were excluded")
+    return lines
+
+
 def widen(console: Console) -> None:
     """What is no terminal has no width: a row is one line there, for grep."""
     if not console.is_terminal:
         console.width = _WIDE
+
+
+def _says_nothing(key: str, value: object) -> bool:
+    return value in ("", [], None) or (key.endswith("step") and value == NO_STEP)
+
+
+def _said(value: object) -> object:
+    """Returns the value with as many digits as a person reads."""
+    match value:
+        case float():
+            return f"{value:.4g}"
+        case dict():
+            return ", ".join(f"{key} {_said(each)}" for key, each in value.items())
+        case list():
+            return ", ".join(str(_said(each)) for each in value)
+        case _:
+            return value
 
 
 def findings_view(findings: Sequence["Finding"]) -> Table:
@@ -98,7 +130,8 @@ def findings_view(findings: Sequence["Finding"]) -> Table:
 
 def event_line(event: dict[str, Any]) -> Text:
     """Returns one event as a line: time, generation, name, and what else it says."""
-    rest = {key: value for key, value in event.items() if key not in ("time", "event", "generation", "caused_by", "version")}
+    apart = ("time", "event", "generation", "caused_by", "version")
+    rest = {key: _said(value) for key, value in event.items() if key not in apart and not _says_nothing(key, value)}
     text = Text(f"{event.get('time', '')}  g{event.get('generation', '?')}  ")
     text.append(str(event.get("event", "?")), style="bold")
     return text.append("  " + "  ".join(f"{key}={value}" for key, value in rest.items()) if rest else "")

@@ -1,5 +1,6 @@
 """The keys of the live view: what has been typed, and what is asked for once it is whole. Pure."""
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -48,12 +49,13 @@ class Dialogue:
     logs_of: int | None = None
     over: bool = False
 
-    @property
-    def line(self) -> str:
+    def lines(self, width: int) -> list[str]:
+        """Returns the last lines of the view: what is being typed, or the keys, behind what became of the last command."""
         if self.command is not None:
-            return f"{self.command}{self.typed}_"
-        closes = "  Esc closes the logs" if self.logs_of is not None else ""
-        return f"{KEYS}{closes}" + (f"   {self.message}" if self.message else "")
+            return [f"{self.command}{self.typed}_"]
+        keys = KEYS + ("  Esc closes the logs" if self.logs_of is not None else "")
+        together = f"{keys}   {self.message}".rstrip()
+        return [together] if len(together) <= width else [*textwrap.wrap(self.message, width), keys]
 
 
 def pressed(dialogue: Dialogue, key: str) -> tuple[Dialogue, Request | None]:

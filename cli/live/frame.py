@@ -6,7 +6,7 @@ from deadpool.cli.live.marks import Glyphs, bar, clock_text, legend, phase_bar, 
 from deadpool.cli.live.nodes import lines_wanted, node_lines
 from deadpool.cli.places import numbered, place
 from deadpool.proto.messages import NO_STEP
-from deadpool.proto.messages.status import JobStatus, RecoveryRecord
+from deadpool.proto.messages.status import JobStatus, RecoveryRecord, SpentTimes
 
 _LOST_KINDS = ("again", "stalled", "recovering", "waiting")
 _NEWS_S = 20.0  # for so long a recovery is news
@@ -26,6 +26,8 @@ def frame(status: JobStatus, *, width: int, height: int | None, glyphs: Glyphs) 
         lines.append(Text(another_run(status), style="bold yellow"))
     if status.unprotected:
         lines.append(Text(status.unprotected, style="bold red"))
+    if said := spares_text(status):
+        lines.append(Text(said, style="yellow"))
     if status.phase == "end":
         return [*lines, Text("the job ends")]
     most = _RECOVERIES if height is None else (height - len(lines) - lines_wanted(status) - 3) // _LINES_OF_ONE
@@ -53,6 +55,12 @@ def another_run(status: JobStatus) -> str:
     """Returns what there is to say of ranks that are, or were, excluded."""
     now = f"goes on without {numbered(status.excluded)}; " if status.excluded else ""
     return f"{now}not the unbroken run since step {status.another_since_step}: ranks were excluded"
+
+
+def spares_text(status: JobStatus) -> str:
+    """Returns that the spares are used up, "" while there is one or none was asked for."""
+    none_left = status.spares > 0 and not any(node.role == "spare" for node in status.nodes)
+    return f"no spare is left of {status.spares}" if none_left and status.phase not in ("assemble", "end") else ""
 
 
 def _headline(status: JobStatus) -> Text:
@@ -107,13 +115,16 @@ def _rates(status: JobStatus, width: int, glyphs: Glyphs) -> Text:
 
 def _spent(status: JobStatus) -> Text:
     """Returns the goodput, and where the rest of the time has gone."""
-    spent = status.spent_s
     members = sum(node.role == "member" for node in status.nodes)
-    parts = [f"{name} {getattr(spent, name):.1f} s" for name in _LOST_KINDS if getattr(spent, name) >= 0.05]
     more = members < sum(node.role != "lost" for node in status.nodes)
-    charged = f" ({spent.charged(members):.1%} with spares paid)" if more else ""
-    lost = f": {', '.join(parts)}" if parts else ""
-    return Text(f"goodput {spent.goodput:.1%}{charged} of {spent.wall_s:.0f} s{lost}")
+    return Text(spent_text(status.spent_s, charged=status.spent_s.charged(members) if more else None))
+
+
+def spent_text(spent: SpentTimes, *, charged: float | None) -> str:
+    """Returns the goodput, and what the rest of the time went into. `charged`: the same with spares paid, where there are any."""
+    parts = [f"{name} {getattr(spent, name):.1f} s" for name in _LOST_KINDS if getattr(spent, name) >= 0.05]
+    paid = f" ({charged:.1%} with spares paid)" if charged is not None else ""
+    return f"goodput {spent.goodput:.1%}{paid} of {clock_text(spent.wall_s)}" + (f": {', '.join(parts)}" if parts else "")
 
 
 def interval_text(status: JobStatus) -> str:
@@ -150,18 +161,22 @@ def _recoveries(status: JobStatus, width: int, *, most: int) -> list[Text]:
         return []
     shown = status.recoveries[-min(most, _RECOVERIES) :]
     longest_s = max(each.total_s for each in shown)
+    bars = [phase_bar(each.phases_s, _bar_size(each, longest_s, width)) for each in shown]
     lines = [Text(f"recoveries  {len(status.recoveries)}  ", style="bold")]
-    lines[0].append(legend([each.phases_s for each in shown]), style="not bold dim")
-    for each in reversed(shown):
+    lines[0].append(legend(bars), style="not bold dim")
+    for each, drawn in zip(reversed(shown), reversed(bars), strict=True):
         ago = f"{clock_text(status.spent_s.wall_s - each.ended_s)} ago  " if each.ended_s > 0 else ""
         lines.append(Text(f"g{each.generation}  {ago}{each.failure_class}: {each.cause}"))
         lines.append(Text(f"    {_became(each)}"))
-        size = max(1, round(min(_BAR, width - 16) * each.total_s / longest_s)) if longest_s > 0 else 1
         line = Text(f"    {short_seconds(each.total_s):>8}  ")
-        for letters, colour in phase_bar(each.phases_s, size):
+        for letters, colour in drawn:
             line.append(letters, style=colour)
         lines.append(line)
     return lines
+
+
+def _bar_size(record: RecoveryRecord, longest_s: float, width: int) -> int:
+    return max(1, round(min(_BAR, width - 16) * record.total_s / longest_s)) if longest_s > 0 else 1
 
 
 def _became(record: RecoveryRecord) -> str:

@@ -64,9 +64,10 @@ def phase_bar(phases_s: PhaseTimes, width: int) -> list[tuple[str, str]]:
     return parts
 
 
-def legend(shown: Sequence[PhaseTimes]) -> str:
-    """Returns what the letters of these bars stand for."""
-    said = [f"{letter} {phase}" for phase, (letter, _) in PHASES.items() if any(getattr(each, phase) > 0 for each in shown)]
+def legend(bars: Sequence[Sequence[tuple[str, str]]]) -> str:
+    """Returns what the letters in these phase bars stand for."""
+    drawn = {letters[0] for bar in bars for letters, _ in bar}
+    said = [f"{letter} {phase}" for phase, (letter, _) in PHASES.items() if letter in drawn]
     return "  ".join(said).replace("_", " ")
 
 

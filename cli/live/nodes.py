@@ -13,13 +13,14 @@ from deadpool.proto.vault.holdings import ranks_text
 _WORST = 6  # nodes that are named above the grid
 _WIDE = 118  # from here on with what the network does
 _CELLS = (("role", -8), ("rank", 7), ("step", 7), ("own", 7), ("wait", 7), ("memory", 6), ("cpu", 4), ("gpu", 4), ("shm", 6))
+_GPU_CELL = ("gpu", 7)  # with what of its memory is taken, where there is one
 _WIDE_CELLS = (("sent", 9), ("received", 9), ("replicas", 9), ("heard", 6))
 _NAME = 28  # of a node, at most; of a longer one the end is shown
 
 
 def lines_wanted(status: JobStatus) -> int:
     """Returns how many lines there are where each rank has one, and all that is wrong is said in a line."""
-    worries = sum(bool(each.why) and each.standing is not Standing.LOST for each in standings(status))
+    worries = sum(each.has_more_to_say for each in standings(status))
     rows = sum(max(1, len(node.ranks)) + bool(node.hot_ranks) + _is_keeper(node) for node in status.nodes)
     return 2 + worries + rows
 
@@ -35,7 +36,7 @@ def node_lines(status: JobStatus, *, width: int, height: int | None, glyphs: Gly
     lines = _counted(found, width)
     left = None if height is None else height - len(lines) - 1
     by_index = sorted(found, key=lambda each: (each.standing is Standing.LOST, each.node.index))
-    worries = sum(bool(each.why) and each.standing is not Standing.LOST for each in found)
+    worries = sum(each.has_more_to_say for each in found)
     if height is None or left is None or lines_wanted(status) <= height:
         return lines + _table(status, by_index, width, each_rank=True)
     if len(found) + worries <= left:
@@ -58,7 +59,8 @@ def _counted(found: Sequence[NodeStanding], width: int) -> list[Text]:
 
 
 def _table(status: JobStatus, found: Sequence[NodeStanding], width: int, *, each_rank: bool) -> list[Text]:
-    others = _CELLS + (_WIDE_CELLS if width >= _WIDE else ())
+    gpus = any(each.node.gpu_memory_share >= 0 for each in found)
+    others = tuple(_GPU_CELL if gpus and cell[0] == "gpu" else cell for cell in _CELLS) + (_WIDE_CELLS if width >= _WIDE else ())
     room = width - sum(abs(size) + 1 for _, size in others)
     longest = max((len(each.node.node_id) for each in found), default=0)
     cells = (("node", -max(8, min(longest, room, _NAME))), *others)
@@ -76,7 +78,7 @@ def _table(status: JobStatus, found: Sequence[NodeStanding], width: int, *, each
             lines.append(Text(f"  hot for {hot_text(each.node)}", style="dim"))
         if each_rank and _is_keeper(each.node):
             lines.append(Text(f"  keeps the replicas of ranks {ranks_text(each.node.keeps)}", style="dim"))
-        if each.why and each.standing is not Standing.LOST:
+        if each.has_more_to_say:
             lines.append(_worry(each))
     return lines
 
@@ -102,10 +104,17 @@ def _row(values: Sequence[str], cells: Sequence[tuple[str, int]]) -> str:
 def _node_cells(node: NodeStatus) -> tuple[str, str, list[str]]:
     if node.role == "lost":
         return node.node_id, node.role, [""] * 7
-    gpu = "-" if node.gpu_busy_share < 0 else f"{node.gpu_busy_share:.0%}"
     shm = f"{short(node.shm_free_bytes, 'B')}"
     rates = [short(each, "B/s") for each in (node.sent_bytes_per_s, node.received_bytes_per_s, node.replicated_bytes_per_s)]
-    return node.node_id, node.role, [f"{node.cpu_share:.0%}", gpu, shm, *rates, f"{node.heartbeat_age_s:.1f} s"]
+    return node.node_id, node.role, [f"{node.cpu_share:.0%}", _gpu(node), shm, *rates, f"{node.heartbeat_age_s:.1f} s"]
+
+
+def _gpu(node: NodeStatus) -> str:
+    """Returns how busy and how full the node's GPUs are: 98/74%."""
+    if node.gpu_busy_share < 0:
+        return "-"
+    memory = f"/{100 * node.gpu_memory_share:.0f}" if node.gpu_memory_share >= 0 else ""
+    return f"{100 * node.gpu_busy_share:.0f}{memory}%"
 
 
 def _rank_cells(ranks: Sequence[RankStatus]) -> list[list[str]]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from deadpool.cli.live.marks import clock_text
 from deadpool.host.sizes import size_text
 from deadpool.proto.messages.status import JobStatus, NodeStatus, RankStatus
 
@@ -44,6 +45,11 @@ class NodeStanding:
     standing: Standing
     why: str = ""
 
+    @property
+    def has_more_to_say(self) -> bool:
+        """Whether `why` deserves a line of its own: it says more than the role does."""
+        return bool(self.why) and self.why != Standing.LOST.said
+
 
 def own_s(rank: RankStatus) -> float:
     """Returns how long a step keeps the rank itself, outside collectives; 0 when that is not known."""
@@ -66,7 +72,7 @@ def standings(status: JobStatus) -> list[NodeStanding]:
 def _standing(node: NodeStatus, slow: dict[int, float], most: int, hooked: bool) -> NodeStanding:
     slow_here = {rank.rank: slow[rank.rank] for rank in node.ranks if rank.rank in slow}
     if node.role == "lost":
-        return NodeStanding(node=node, standing=Standing.LOST, why="lost")
+        return NodeStanding(node=node, standing=Standing.LOST, why=_lost(node))
     if node.role == "faulty":
         return NodeStanding(node=node, standing=Standing.FAULTY, why="gets no ranks: it has failed too often, or is not well")
     if node.heartbeat_age_s > _SILENT_S:
@@ -86,6 +92,10 @@ def _standing(node: NodeStatus, slow: dict[int, float], most: int, hooked: bool)
             return NodeStanding(node=node, standing=Standing.NOT_READY, why=why)
         return NodeStanding(node=node, standing=Standing.SPARE)
     return NodeStanding(node=node, standing=Standing.MEMBER)
+
+
+def _lost(node: NodeStatus) -> str:
+    return f"lost {clock_text(node.lost_ago_s)} ago: {node.lost_why}" if node.lost_why else "lost"
 
 
 def counts(found: Sequence[NodeStanding]) -> list[tuple[Standing, int]]:

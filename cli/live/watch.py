@@ -76,9 +76,10 @@ class WatchedJob:
         if self._status is None:
             return
         logs = self._logs()
-        width, height = self._console.width, self._console.height - len(logs) - 3
-        lines = [*frame(self._status, width=width, height=height, glyphs=self._glyphs), Text(""), *logs]
-        lines.append(Text(self._dialogue.line, style="reverse"))
+        width = self._console.width
+        asked = [Text(line, style="reverse") for line in self._dialogue.lines(width)]
+        height = self._console.height - len(logs) - len(asked) - 2
+        lines = [*frame(self._status, width=width, height=height, glyphs=self._glyphs), Text(""), *logs, *asked]
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
         self._live.update(Group(*lines, *([extra] if extra is not None else [])), refresh=True)

@@ -158,7 +158,7 @@ LOGS = (
     Setting(field="log_bytes_max", name="log-bytes-max", type=whole_number(at_least=1 << 16), metavar="BYTES", unit="bytes",
             help="Size at which a log file becomes FILE.1, and the FILE.1 before is gone."),
     Setting(field="summary_json", name="summary-json", type=click.Path(dir_okay=False), metavar="FILE",
-            help="Write there at the end: steps, recoveries with their phases, exposed stall."),
+            help="Write there at the end what the log folder's summary.json has: steps, time spent, recoveries with phases."),
     Setting(field="dashboard", name="dashboard", type=place, metavar="[PORT]", alone=ANY_PLACE, is_value=is_place,
             help="Serve a page that shows the job live, for who has its key: `deadpool dashboard` prints the link. At the "
                  "supervisor's loopback, or HOST:PORT; without a port the first free one from 8470 on."),

@@ -1,10 +1,10 @@
-"""A sweep as a picture. matplotlib is needed only here."""
+"""A sweep as a picture."""
 
 from pathlib import Path
 
+from deadpool.cli.picture import new_figure, write_picture
 from deadpool.cli.simulate.cluster import Strategy
 from deadpool.cli.simulate.estimate import StrategyEstimate
-from deadpool.host.errors import ConfigError
 
 
 def plot_sweep(path: Path, option: str, points: dict[Strategy, list[tuple[float, StrategyEstimate]]], *, charged: bool) -> None:
@@ -12,11 +12,7 @@ def plot_sweep(path: Path, option: str, points: dict[Strategy, list[tuple[float,
 
     ConfigError without matplotlib, and for a file that cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("--plot needs matplotlib: pip install 'deadpool-train[plot]'") from None
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = new_figure(8, 5)
     axes = figure.add_subplot(xlabel=option, ylabel="goodput, spares charged" if charged else "goodput")
     for strategy, line in points.items():
         values = [value for value, _ in line]
@@ -25,7 +21,4 @@ def plot_sweep(path: Path, option: str, points: dict[Strategy, list[tuple[float,
         axes.fill_between(values, [each.mean - each.half for each in means], [each.mean + each.half for each in means], alpha=0.2)
     axes.grid(alpha=0.3)
     axes.legend()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--plot {path}: {error}") from error
+    write_picture(figure, path)

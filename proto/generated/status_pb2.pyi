@@ -30,7 +30,7 @@ class RankStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., exposed_stall_s: _Optional[float] = ..., step_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., slow_times: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks", "gpu_busy_share", "gpu_memory_share", "sent_bytes_per_s", "received_bytes_per_s", "replicated_bytes_per_s", "metrics_port", "hot_bytes", "hot_device_bytes", "domain", "keeps")
+    __slots__ = ("node_id", "index", "role", "host", "heartbeat_age_s", "cpu_share", "memory_share", "shm_free_bytes", "standins_ready", "ranks", "troubles", "clock_ahead_s", "port", "hot_ranks", "gpu_busy_share", "gpu_memory_share", "sent_bytes_per_s", "received_bytes_per_s", "replicated_bytes_per_s", "metrics_port", "hot_bytes", "hot_device_bytes", "domain", "keeps", "lost_why", "lost_ago_s")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class NodeStatus(_message.Message):
     HOT_DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     KEEPS_FIELD_NUMBER: _ClassVar[int]
+    LOST_WHY_FIELD_NUMBER: _ClassVar[int]
+    LOST_AGO_S_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     index: int
     role: str
@@ -79,7 +81,9 @@ class NodeStatus(_message.Message):
     hot_device_bytes: int
     domain: str
     keeps: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ..., hot_ranks: _Optional[_Iterable[int]] = ..., gpu_busy_share: _Optional[float] = ..., gpu_memory_share: _Optional[float] = ..., sent_bytes_per_s: _Optional[float] = ..., received_bytes_per_s: _Optional[float] = ..., replicated_bytes_per_s: _Optional[float] = ..., metrics_port: _Optional[int] = ..., hot_bytes: _Optional[int] = ..., hot_device_bytes: _Optional[int] = ..., domain: _Optional[str] = ..., keeps: _Optional[_Iterable[int]] = ...) -> None: ...
+    lost_why: str
+    lost_ago_s: float
+    def __init__(self, node_id: _Optional[str] = ..., index: _Optional[int] = ..., role: _Optional[str] = ..., host: _Optional[str] = ..., heartbeat_age_s: _Optional[float] = ..., cpu_share: _Optional[float] = ..., memory_share: _Optional[float] = ..., shm_free_bytes: _Optional[int] = ..., standins_ready: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., troubles: _Optional[_Iterable[str]] = ..., clock_ahead_s: _Optional[float] = ..., port: _Optional[int] = ..., hot_ranks: _Optional[_Iterable[int]] = ..., gpu_busy_share: _Optional[float] = ..., gpu_memory_share: _Optional[float] = ..., sent_bytes_per_s: _Optional[float] = ..., received_bytes_per_s: _Optional[float] = ..., replicated_bytes_per_s: _Optional[float] = ..., metrics_port: _Optional[int] = ..., hot_bytes: _Optional[int] = ..., hot_device_bytes: _Optional[int] = ..., domain: _Optional[str] = ..., keeps: _Optional[_Iterable[int]] = ..., lost_why: _Optional[str] = ..., lost_ago_s: _Optional[float] = ...) -> None: ...
 
 class PhaseTimes(_message.Message):
     __slots__ = ("detect", "decide", "quiesce", "plan", "reform", "restore", "first_step")
@@ -168,7 +172,7 @@ class ReportedNumber(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s", "until", "tokens_per_s", "reported", "step_times_s", "waiting_for", "replicas", "snapshot_every", "snapshot_s", "steps_at_risk", "domains_lost_max", "excluded", "another_since_step")
+    __slots__ = ("job_id", "phase", "generation", "step", "commit_step", "steps_per_s", "world_size", "hooked", "exposed_stall_s", "nodes", "recoveries", "unprotected", "checkpoint_step", "spent_s", "until", "tokens_per_s", "reported", "step_times_s", "waiting_for", "replicas", "snapshot_every", "snapshot_s", "steps_at_risk", "domains_lost_max", "excluded", "another_since_step", "spares")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +199,7 @@ class JobStatus(_message.Message):
     DOMAINS_LOST_MAX_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     ANOTHER_SINCE_STEP_FIELD_NUMBER: _ClassVar[int]
+    SPARES_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: str
     generation: int
@@ -221,7 +226,8 @@ class JobStatus(_message.Message):
     domains_lost_max: int
     excluded: _containers.RepeatedScalarFieldContainer[int]
     another_since_step: int
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ..., until: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[ReportedNumber, _Mapping]]] = ..., step_times_s: _Optional[_Iterable[float]] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[int] = ..., snapshot_every: _Optional[int] = ..., snapshot_s: _Optional[float] = ..., steps_at_risk: _Optional[int] = ..., domains_lost_max: _Optional[int] = ..., excluded: _Optional[_Iterable[int]] = ..., another_since_step: _Optional[int] = ...) -> None: ...
+    spares: int
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., commit_step: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., world_size: _Optional[int] = ..., hooked: _Optional[bool] = ..., exposed_stall_s: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[RecoveryRecord, _Mapping]]] = ..., unprotected: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., spent_s: _Optional[_Union[SpentTimes, _Mapping]] = ..., until: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., reported: _Optional[_Iterable[_Union[ReportedNumber, _Mapping]]] = ..., step_times_s: _Optional[_Iterable[float]] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[int] = ..., snapshot_every: _Optional[int] = ..., snapshot_s: _Optional[float] = ..., steps_at_risk: _Optional[int] = ..., domains_lost_max: _Optional[int] = ..., excluded: _Optional[_Iterable[int]] = ..., another_since_step: _Optional[int] = ..., spares: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -62,6 +62,8 @@ class NodeStatus:
     hot_device_bytes: int = 0
     domain: str = ""  # nodes of one fail together; "": not known
     keeps: tuple[int, ...] = ()  # the ranks of other nodes whose replicas are here, in this generation
+    lost_why: str = ""  # of one that is lost
+    lost_ago_s: float = 0.0
 
 
 @message
@@ -173,7 +175,7 @@ class JobStatus:
     `domains_lost_max`: so many whole domains of nodes may be lost together; 0: there is no topology, or one has too many nodes.
 
     `excluded`: the ranks without which the job runs now. `another_since_step`: from this step on it is not the unbroken run, for
-    ranks were excluded; NO_STEP while it is.
+    ranks were excluded; NO_STEP while it is. `spares`: so many were asked for.
     """
 
     job_id: str
@@ -202,6 +204,7 @@ class JobStatus:
     domains_lost_max: int = 0
     excluded: tuple[int, ...] = ()
     another_since_step: int = NO_STEP
+    spares: int = 0
 
 
 @message

@@ -433,7 +433,7 @@ function showNodes() {
 function nodeRow(node, slow, usual, gpus) {
   const live = node.role !== "lost", stepping = node.ranks.filter((rank) => rank.step_s > 0), timed = stepping.filter((rank) => rank.wait_s >= 0);
   const steps = node.ranks.map((rank) => rank.step).filter((step) => step >= 0);
-  const remarks = [...node.troubles];
+  const remarks = node.lost_why ? [`${seconds(node.lost_ago_s)} ago: ${node.lost_why}`] : [...node.troubles];
   if (slow.length) {
     const most = seconds(Math.max(...slow.map(computes)));
     remarks.push(`${listed(slow.map((rank) => rank.rank))} ${slow.length === 1 ? "is" : "are"} slow: ${most} of computing a step, the median is ${seconds(usual)}`);
@@ -449,7 +449,8 @@ function nodeRow(node, slow, usual, gpus) {
     element("td", { class: "wide" }, timed.length ? meter(mean(timed.map((rank) => rank.wait_s / rank.step_s))) : "–"),
     element("td", { class: "wide" }, live ? meter(node.cpu_share) : "–"),
     element("td", { class: "wide" }, live ? meter(node.memory_share, 0.92) : "–"),
-    gpus ? element("td", { class: "wide" }, node.gpu_busy_share >= 0 ? meter(node.gpu_busy_share) : "–") : "",
+    gpus ? element("td", { class: "wide" }, node.gpu_busy_share >= 0 ? meter(node.gpu_busy_share) : "–",
+      node.gpu_memory_share >= 0 ? element("span", { class: "sub" }, `memory ${Math.round(100 * node.gpu_memory_share)} %`) : "") : "",
     element("td", { class: "num wide" }, live ? bytes(node.shm_free_bytes) : "–"),
     element("td", { class: "num wide" }, live && node.replicated_bytes_per_s > 0 ? `${bytes(node.replicated_bytes_per_s)}/s` : "–"),
     element("td", { class: "num wide" }, live ? `${node.heartbeat_age_s.toFixed(1)} s ago` : "–"));

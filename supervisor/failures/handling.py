@@ -192,6 +192,7 @@ def node_lost(state: JobState, node_id: str, reason: str, now_s: float, *, comes
     was_member = node_id in roster.seats
     unjoined = may_join_yet(state, now_s) and (comes_back or bool(roster.spares()))
     ranks = roster.vacate(node_id, NodeRole.LOST)
+    node.lost_why, node.lost_s = reason, now_s
     if state.phase is Phase.FINISH and was_member and all_done:
         for rank in ranks:
             roster.ranks[rank].done = True  # nothing there is needed any more

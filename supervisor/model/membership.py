@@ -26,6 +26,7 @@ class NodeRole(StrEnum):
 class Node:
     """`index`: at launch, or the next free one for a node that came without. `stopped`: it said Stopped.
 
+    `lost_why`, `lost_s`: of one that was lost, and since when.
     `drained`: as long as this agent lives, or the node is asked back, also when its connection was lost meanwhile. `ready`: of a
     spare, whether as many stand-ins wait as it may have to play ranks; None: never so far. `domain`: nodes of one fail together.
     """
@@ -39,6 +40,8 @@ class Node:
     drained: bool = False
     ready: bool | None = None
     domain: str = ""
+    lost_why: str = ""
+    lost_s: float = 0.0
     troubles: dict[str, str] = field(default_factory=dict)  # kind -> what the node runs out of
 
     @property

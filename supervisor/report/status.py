@@ -54,7 +54,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         unprotected=unprotected(state),
         checkpoint_step=state.protection.checkpoint_step,
         spent_s=spent(state, pulse, now_s=now_s),
-        until=max((pulse.heartbeats[each][0].until for each in members if each in pulse.heartbeats), default=0),
+        until=until(state, pulse),
         tokens_per_s=pulse.tokens_per_s(members) if state.phase is Phase.RUN else 0.0,
         reported=tuple(ReportedNumber(name=name, value=value) for name, value in sorted(pulse.reported(members).items())),
         step_times_s=tuple(pulse.step_times_s),
@@ -63,8 +63,15 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         domains_lost_max=state.recovery.spread,
         excluded=state.roster.excluded_ranks(),
         another_since_step=state.recovery.another_since_step,
+        spares=state.config.spares,
         **_keeping(members, pulse),
     )
+
+
+def until(state: JobState, pulse: Pulse) -> int:
+    """Returns the step with which the present loop ends, 0 while that is not known."""
+    members = [node.node_id for node in state.roster.members()]
+    return max((pulse.heartbeats[each][0].until for each in members if each in pulse.heartbeats), default=0)
 
 
 def _keeping(members: Iterable[str], pulse: Pulse) -> dict[str, Any]:
@@ -147,6 +154,8 @@ def _node_status(
         hot_bytes=heartbeat.hot_bytes,
         domain=node.domain,
         keeps=tuple(keeps) if node.live else (),
+        lost_why="" if node.live else node.lost_why,
+        lost_ago_s=0.0 if node.live else now_s - node.lost_s,
         hot_device_bytes=sum(hot.rehearsed.values()) if hot is not None else 0,
     )
 

@@ -7,11 +7,13 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.report.pulse import Pulse
-from deadpool.supervisor.report.status import spent
+from deadpool.supervisor.report.status import spent, until
 
 
 def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
-    """`steps`: how many optimizer steps the job has completed. `generations`: how many memberships it has had.
+    """`steps`: how many optimizer steps the job has completed, of `until`; 0 where that was never known.
+
+    `generations`: how many memberships it has had.
 
     `goodput`: as SpentTimes says; `spent_s` sums to the wall clock but for its `node_s`. `reported`: the script's last numbers.
     `another_since_step`: from this step on it is not the unbroken run, for ranks were excluded; None: it is.
@@ -24,6 +26,8 @@ def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
         "exit_code": state.ending.exit_code,
         "world_size": state.config.world_size,
         "steps": 0 if step == NO_STEP else step,
+        "until": until(state, pulse),
+        "commit_step": state.progress.commit_step,
         "generations": state.generation,
         "committed_steps_lost": sum(record.committed_steps_lost for record in state.recovery.records),
         "another_since_step": None if another_since_step == NO_STEP else another_since_step,

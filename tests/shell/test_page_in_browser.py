@@ -73,7 +73,8 @@ class MadeUpJob:
 
     def is_lost_and_recovers(self) -> None:
         """Node 1 is lost, node 2 takes its place: over before anybody could see it in between."""
-        swapped = (node(0, "member", 0, 1), node(1, "lost"), node(2, "member", 2, 3))
+        lost = replace(node(1, "lost"), lost_why="its stream was closed", lost_ago_s=3.2)
+        swapped = (node(0, "member", 0, 1), lost, node(2, "member", 2, 3))
         self.status = replace(STATUS, generation=2, step=41, nodes=swapped, recoveries=(RECOVERY,))
         self.note("failure", cause="node1 lost: its stream was closed", failure_class="permanent", node="node1", ranks=(2, 3))
         self.note("generation", 2, reason="node1 lost", members=("node0", "node2"))
@@ -150,6 +151,7 @@ def test_a_swap_that_is_over_in_no_time_is_seen_and_said(job: MadeUpJob, window:
         page.get_by_role("log").filter(has_text="Recovered in 0.56 s, resumed at step 40").wait_for(state="attached")
         assert page.get_by_role("img", name="2 generations, 1 recovery").count() == 1
         assert page.get_by_role("row").filter(has_text="node1").last.get_by_role("cell", name="lost").count() == 1
+        assert page.get_by_text("3.20 s ago: its stream was closed").is_visible()
 
 
 def test_pause_holds_the_view_and_the_end_is_said(job: MadeUpJob, window: "Browser") -> None:
@@ -165,10 +167,12 @@ def test_pause_holds_the_view_and_the_end_is_said(job: MadeUpJob, window: "Brows
         page.get_by_role("status").filter(has_text="The job has failed (exit code 1): rank 0 failed").wait_for()
 
 
-def test_a_slow_rank_is_named(job: MadeUpJob, window: "Browser") -> None:
-    job.status = replace(STATUS, nodes=(node(0, "member", 0, 1), node(1, "member", 2, 3, slow=True), node(2, "spare")))
+def test_a_slow_rank_is_named_and_how_full_gpus_are(job: MadeUpJob, window: "Browser") -> None:
+    busy = replace(node(0, "member", 0, 1), gpu_busy_share=0.98, gpu_memory_share=0.744)
+    job.status = replace(STATUS, nodes=(busy, node(1, "member", 2, 3, slow=True), node(2, "spare")))
     with opened_page(window, f"{job.address}/#key={KEY}") as page:
         page.get_by_text("ranks 2, 3 are slow").wait_for()
+        assert page.get_by_text("memory 74 %").is_visible()
 
 
 def test_landmarks_tables_and_focus(job: MadeUpJob, window: "Browser") -> None:

@@ -29,6 +29,18 @@ def test_who_is_in_a_call_and_who_has_not_come_to_it() -> None:
     ]
 
 
+def test_of_a_job_that_gets_on_ranks_may_be_in_different_calls_of_a_group() -> None:
+    ranks = (calls(0, 12, 11), calls(1, 11, 10), calls(2, 11, 11))
+    nodes = {0: "node0", 1: "node0", 2: "node1"}
+    assert diagnosis_lines(Diagnosis(generation=1, ranks=ranks), nodes, {}, moved=(9, 12))[1:] == [
+        "group world: call 12 (allreduce)",
+        "  waiting in it   rank 0 on node0",
+        "  not there yet   ranks 1-2 on node0, node1",
+        "    of these in an earlier call of it: rank 1 on node0",
+        "in no call: rank 2 on node1",
+    ]
+
+
 def test_a_hang_is_told_with_nodes_and_stacks() -> None:
     ranks = (calls(0, 12, 11), calls(1, 12, 11), calls(2, 11, 11), calls(3, 12, 11, stopped=True))
     diagnosis = Diagnosis(generation=1, ranks=ranks, missing=("node7",), why="rank 2 has not entered call 12 of world")

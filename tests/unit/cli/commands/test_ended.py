@@ -48,6 +48,21 @@ def test_the_end_is_named_with_what_went_before() -> None:
     assert (plain["phase"], plain["exit_code"], plain["recoveries"][0]["class"]) == ("ended", 1, "permanent")
 
 
+def test_how_far_it_came_and_where_its_time_went() -> None:
+    spent = {"productive": 90.0, "recovering": 10.0, "node_s": 300.0}
+    summary = {"exit_code": 143, "generations": 1, "steps": 272, "until": 1200, "commit_step": 271, "spent_s": spent,
+               "goodput_spares_charged": 0.6, "reported": {"loss": 2.53}, "another_since_step": None}  # fmt: skip
+    said = lines({"event": "node_joined"}, {"event": "job_ended", "exit_code": 143, "reason": "deadpool stop"})
+    job = ended_job("gpt", "/l", said, json.dumps(summary))
+    assert (
+        "272 steps of 1200, committed 271 loss 2.53 goodput 90.0% (60.0% with spares paid) of 1:40: recovering 10.0 s"
+        in shown(job)
+    )
+    assert as_json(job)["summary"]["steps"] == 272
+    assert ended_job("gpt", "/l", said, json.dumps(summary | {"generations": 2})).summary == {}, "of another job in that folder"
+    assert ended_job("gpt", "/l", said, "{cut").summary == {}
+
+
 def test_of_several_jobs_in_one_log_folder_the_last_one_counts() -> None:
     first = lines({"event": "node_joined"}, RECOVERED, {"event": "job_ended", "exit_code": 1, "reason": "SIGTERM"})
     assert ended_job("gpt", "/l", [*first, *lines({"event": "node_joined"})]).exit_code is None

@@ -31,6 +31,15 @@ def test_an_event_is_one_line(event: dict[str, Any], line: str) -> None:
     assert tables.event_line(event).plain == line
 
 
+def test_an_event_is_shown_with_what_it_says_and_as_many_digits_as_a_person_reads() -> None:
+    event = {
+        "time": "T", "event": "recovered", "generation": 4, "cause": "node0 lost", "excluded": [], "ranks": [0, 1], "spare": "",
+        "resume_step": -1, "phases_s": {"detect": 0.015114260000700597, "plan": 0.0}, "total_s": 7.476804042002186,
+    }  # fmt: skip
+    said = "T  g4  recovered  cause=node0 lost  ranks=0, 1  phases_s=detect 0.01511, plan 0  total_s=7.477"
+    assert tables.event_line(event).plain == said
+
+
 def test_on_a_terminal_a_thousand_nodes_do_not_fill_pages_but_a_program_gets_a_line_a_rank() -> None:
     shown = []
     for terminal in (True, False):

@@ -45,20 +45,31 @@ def test_what_is_typed_is_asked_for(text: str, asked: list[Request]) -> None:
 def test_what_cannot_be_asked_for_is_said(text: str, says: str) -> None:
     dialogue, requests = after(text)
     assert not requests
-    assert says in dialogue.line
+    assert says in dialogue.lines(80)[0]
 
 
 def test_logs_are_shown_until_they_are_closed() -> None:
     assert after("l2\n")[0].logs_of == 2
-    assert "Esc closes the logs" in after("l2\n")[0].line
+    assert "Esc closes the logs" in after("l2\n")[0].lines(80)[0]
     assert after("l2\n\x1b")[0].logs_of is None
     assert after("lq")[0].over is False, "what is being typed is no key"
     assert after("q")[0].over
 
 
 def test_the_line_shows_what_is_being_typed() -> None:
-    assert after("dno")[0].line == "drain which node? no_"
-    assert after("")[0].line == "q quit  d drain  l logs  i inject"
+    assert after("dno")[0].lines(80) == ["drain which node? no_"]
+    assert after("")[0].lines(80) == ["q quit  d drain  l logs  i inject"]
+
+
+def test_a_message_that_is_longer_than_the_line_has_lines_of_its_own() -> None:
+    dialogue = Dialogue(
+        message="there is no live node 'node9': live ones are node0, node1, node2 and 61 more, all of them members"
+    )
+    assert dialogue.lines(80) == [
+        "there is no live node 'node9': live ones are node0, node1, node2 and 61 more,",
+        "all of them members",
+        "q quit  d drain  l logs  i inject",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,25 @@ def test_a_job_without_hooks_says_so_and_has_no_steps() -> None:
     assert "step - 9.5 steps/s" in said
 
 
+def test_a_lost_node_says_why_and_since_when_and_that_no_spare_is_left() -> None:
+    lost = node(1, "lost", lost_why="its stream was closed", lost_ago_s=72.0)
+    status = job(nodes=(node(0, "member", rank(0)), lost), spares=1)
+    assert "X lost 1:12 ago: its stream was closed" in words(status)
+    assert "no spare is left of 1" in words(status)
+    assert "no spare is left" not in words(job(spares=1))
+    assert "no spare is left" not in words(job(nodes=(node(0, "member", rank(0)),)))
+
+
+def test_gpus_are_shown_with_their_memory() -> None:
+    said = words(job(nodes=(node(0, "member", rank(0), gpu_busy_share=0.98, gpu_memory_share=0.744),)))
+    assert "50% 98/74% 3 GB" in said
+
+
+def test_the_letters_are_explained_that_are_drawn() -> None:
+    long = replace(RECOVERY, phases_s=replace(RECOVERY.phases_s, plan=1e-4, quiesce=60.0), total_s=60.8)
+    assert "recoveries 1 Q quiesce g2" in words(job(recoveries=(long,)))
+
+
 def test_a_long_name_of_a_node_keeps_its_end() -> None:
     named = (node(0, "member", rank(0), node_id="trainer-in-the-far-east-of-the-hall-0017"),)
     assert [line.split()[0] for line in lines(job(nodes=named)) if " member " in line] == ["f-the-hall-0017"]

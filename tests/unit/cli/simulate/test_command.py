@@ -54,12 +54,16 @@ def test_a_wrong_sweep_is_one_line(text: str, capfd: pytest.CaptureFixture[str])
         (("--plot", "x.png"), "--sweep"),
         (("--strategy", "hope"), "hot-swap"),
         (("--from", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("--sweep", "spares=0:1", "--plot", "/nowhere/x.png"), "--plot"),
+        (("--paper",), "leave --nodes, --steps, --runs away"),
     ],
 )
 def test_wrong_options_are_one_line(arguments: tuple[str, ...], says: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main.run(["simulate", *SMALL, *arguments]) == 2
-    (line,) = capfd.readouterr().err.splitlines()
+    captured = capfd.readouterr()
+    (line,) = captured.err.splitlines()
     assert says in line
+    assert not captured.out
 
 
 def test_tables_and_json(capfd: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,8 @@ def test_summary_has_the_agreed_keys() -> None:
     assert (content["exit_code"], content["steps"], content["generations"], content["world_size"]) == (0, 40, 2, 4)
     assert set(content) == {
         "job_id", "exit_code", "world_size", "steps", "generations", "committed_steps_lost", "exposed_stall_s", "recoveries",
-        "goodput", "goodput_spares_charged", "spent_s", "reported", "another_since_step", "excluded",
+        "goodput", "goodput_spares_charged", "spent_s", "reported", "another_since_step", "excluded", "until",
+        "commit_step",
     }  # fmt: skip
     assert content["spent_s"]["recovering"] == pytest.approx(content["recoveries"][0]["total_s"])
     (recovery,) = content["recoveries"]
