@@ -167,12 +167,25 @@ def _decoder(hint: Any) -> Callable[[Any, str], Any]:
     if origin in (typing.Union, types.UnionType):
         return lambda wire, name: decode(getattr(wire, name)) if wire.HasField(name) else None
     if origin is tuple and dataclasses.is_dataclass(arguments[0]):
-        return lambda wire, name: tuple(map(decode, getattr(wire, name)))
+        return _decoder_of_many(arguments[0])
     if origin in (tuple, dict):
         return lambda wire, name: origin(getattr(wire, name))
     if dataclasses.is_dataclass(hint):
         return lambda wire, name: decode(getattr(wire, name))
     return lambda wire, name: hint(getattr(wire, name))
+
+
+def _decoder_of_many(cls: Any) -> Callable[[Any, str], Any]:
+    """Heartbeats have many ranks, and come by the thousand: of fields that are the same on both sides nothing is looked up."""
+
+    def decoded(wire: Any, name: str) -> Any:
+        form = _form(cls)
+        if form.others:
+            return tuple(map(decode, getattr(wire, name)))
+        ours, plain_of = form.ours, form.plain_of
+        return tuple([ours(*plain_of(each)) for each in getattr(wire, name)])
+
+    return decoded
 
 
 @cache

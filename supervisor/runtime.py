@@ -17,7 +17,7 @@ from typing import assert_never
 from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import order_body
-from deadpool.proto.messages import AgentMessage, CallReport, Heartbeat, Hello, ReportCalls, Route, Stop, Stopped
+from deadpool.proto.messages import AgentMessage, CallReport, FromGroup, Heartbeat, Hello, ReportCalls, Route, Stop, Stopped
 from deadpool.proto.messages.status import Diagnosis, JobStatus
 from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.core import Job
@@ -208,11 +208,16 @@ class Runtime:
         self._silence.relay_heard(relay.node_id, now_s=self._clock())
         relay.answer()
 
-    def member_lives(self, stream: Stream, ago_s: float) -> None:
-        """A heartbeat with nothing new in it has come to the relay so long ago."""
-        if self._streams.get(stream.node_id) is stream:
-            stream.arriving = False
-            self._silence.heard(stream.node_id, now_s=self._clock(), ago_s=ago_s)
+    def members_live(self, relay: RelayStream, batch: FromGroup) -> None:
+        """Heartbeats with nothing new in them but a step have come to the relay."""
+        now_s, heard = self._clock(), []
+        for member, age_ms, step in zip(batch.living, batch.ages_ms, batch.steps, strict=True):
+            stream = relay.members.get(member)
+            if stream is not None and self._streams.get(stream.node_id) is stream:
+                stream.arriving = False
+                heard.append((stream.node_id, age_ms / 1e3))
+                self.pulse.later[stream.node_id] = now_s - age_ms / 1e3, step
+        self._silence.heard_by_relay(heard, now_s=now_s)
 
     def relay_closed(self, relay: RelayStream, *, within_s: float = REHOME_S) -> None:
         """Whoever was behind it comes back, by itself or through it; at the job's end there is nothing to come back for."""

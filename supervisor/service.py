@@ -110,9 +110,7 @@ class SupervisorService:
                 self._runtime.relay_lives(relay)
                 for said in batch.said:
                     self._said(relay, said)
-                for member, age_ms in zip(batch.living, batch.ages_ms, strict=True):
-                    if (stream := relay.members.get(member)) is not None:
-                        self._runtime.member_lives(stream, age_ms / 1e3)
+                self._runtime.members_live(relay, batch)
         except (grpc.RpcError, ProtocolError, DecodeError) as error:
             tell(f"deadpool: the stream of {relay.node_id} for its group broke: {error}")
         self._runtime.relay_closed(relay)

@@ -1,25 +1,26 @@
 """What a relay passes on of what its group says, and when. Pure: messages and the time in, one batch for the supervisor out.
 
 Everything goes on immediately but heartbeats. Of those the supervisor needs to hear that they came, how far the training is, and
-what has changed; so each second it gets whose heartbeat came when, and in full those that say something new, the one that is
-furthest, and each agent's once in FULL_S.
+what has changed; so each second it gets in columns whose heartbeat came when and with which step, and in full those that say
+something else that is new, the one that is furthest, and each agent's once in FULL_S.
 """
 
 from dataclasses import dataclass, field
 
 from deadpool.proto.messages import NO_STEP, AgentMessage, FromGroup, Heartbeat, Said
 
-FULL_S = 5.0
+FULL_S = 10.0
 _APART_S = 0.618 * FULL_S  # between the turns of an agent and the next one
 
 
 @dataclass(slots=True)
 class _Member:
-    """`heard_s`: when its last heartbeat came, None once that was passed on. `shape`, `turn`: of the last that was so in full."""
+    """`heard_s`, `step`: of its last heartbeat, None once it was passed on. `shape`, `turn`: of the last that was so in full."""
 
     turn: int = 0
     shape: object = None
     heard_s: float | None = None
+    step: int = NO_STEP
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class RelayGroup:
             if self._furthest is not None and self._furthest[1] == member:
                 self._furthest = None
             return
-        known.heard_s = now_s
+        known.heard_s, known.step = now_s, step
         if step > self._step and (self._furthest is None or step > self._furthest[0]):
             self._furthest = step, member, data
 
@@ -79,14 +80,15 @@ class RelayGroup:
                 self._members[member].heard_s = None
                 self._step = max(self._step, step)
             self._furthest = None
-        living = [(number, each.heard_s) for number, each in self._members.items() if each.heard_s is not None]
-        for number, _ in living:
+        living = [(number, each.heard_s, each.step) for number, each in self._members.items() if each.heard_s is not None]
+        for number, *_ in living:
             self._members[number].heard_s = None
         said, self._said, self.urgent = tuple(self._said), [], False
         return FromGroup(
             said=said,
-            living=tuple(number for number, _ in living),
-            ages_ms=tuple(max(0, int(1e3 * (now_s - heard_s))) for _, heard_s in living),
+            living=tuple(number for number, *_ in living),
+            ages_ms=tuple(max(0, int(1e3 * (now_s - heard_s))) for _, heard_s, _ in living),
+            steps=tuple(step for *_, step in living),
         )
 
     def _say(self, member: int, data: bytes) -> None:

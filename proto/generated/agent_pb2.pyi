@@ -470,18 +470,20 @@ class Route(_message.Message):
     def __init__(self, relays: _Optional[bool] = ..., through: _Optional[str] = ...) -> None: ...
 
 class FromGroup(_message.Message):
-    __slots__ = ("node_id", "door", "said", "living", "ages_ms")
+    __slots__ = ("node_id", "door", "said", "living", "ages_ms", "steps")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DOOR_FIELD_NUMBER: _ClassVar[int]
     SAID_FIELD_NUMBER: _ClassVar[int]
     LIVING_FIELD_NUMBER: _ClassVar[int]
     AGES_MS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     door: str
     said: _containers.RepeatedCompositeFieldContainer[Said]
     living: _containers.RepeatedScalarFieldContainer[int]
     ages_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, node_id: _Optional[str] = ..., door: _Optional[str] = ..., said: _Optional[_Iterable[_Union[Said, _Mapping]]] = ..., living: _Optional[_Iterable[int]] = ..., ages_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, node_id: _Optional[str] = ..., door: _Optional[str] = ..., said: _Optional[_Iterable[_Union[Said, _Mapping]]] = ..., living: _Optional[_Iterable[int]] = ..., ages_ms: _Optional[_Iterable[int]] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Said(_message.Message):
     __slots__ = ("member", "message", "closed")

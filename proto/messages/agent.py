@@ -384,7 +384,8 @@ class Said:
 class FromGroup:
     """`node_id`, `door`: of the relay, in its first message. `said`: in order; the first thing that a new number says is Hello.
 
-    `living`: members whose heartbeats are not among what is said, `ages_ms`: how long ago each was heard.
+    `living`: members whose heartbeats are not among what is said. Of each, `ages_ms`: how long ago it was heard; `steps`: the
+    largest that was in progress there.
     """
 
     node_id: str = ""
@@ -392,6 +393,7 @@ class FromGroup:
     said: tuple[Said, ...] = ()
     living: tuple[int, ...] = ()
     ages_ms: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 @message

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.proto.messages import GroupCall, Heartbeat, RankCalls
+from deadpool.proto.messages import GroupCall, Heartbeat, RankCalls, RankProgress
 
 FLOOR_S = 30.0  # of the learned timeout
 _LEFT_FLOOR_S = 2.0  # of the same, once a rank has left its loop: the others follow it, or wait for it
@@ -41,20 +41,18 @@ class StepWatch:
         self.generation = generation
         self._moved_s = self._quiet_s = now_s  # when a step advanced; from when on the timeout is counted
         self._stepped = False
-        self._known: dict[tuple[int, int], tuple[int, int]] = {}  # (rank, pid) -> step, steps done
+        self._known: dict[int, tuple[RankProgress, ...]] = {}  # a node's first rank -> what it has said last
 
     def heard(self, heartbeat: Heartbeat, *, now_s: float) -> None:
-        if heartbeat.generation != self.generation:
+        if heartbeat.generation != self.generation or not heartbeat.ranks:
             return
-        for each in heartbeat.ranks:
-            key, at = (each.rank, each.pid), (each.step, each.steps_done)
-            before = self._known.get(key, at)
-            self._known[key] = at
-            if at > before:
-                if self._stepped:
-                    self.longest_s = max(self.longest_s, now_s - self._moved_s)
-                self._moved_s = self._quiet_s = now_s
-            self._stepped = self._stepped or each.steps_done > 0
+        first = heartbeat.ranks[0].rank
+        before, self._known[first] = self._known.get(first, ()), heartbeat.ranks
+        if any(_advanced(then, now) for then, now in zip(before, heartbeat.ranks, strict=False)):  # the first one, as a rule
+            if self._stepped:
+                self.longest_s = max(self.longest_s, now_s - self._moved_s)
+            self._moved_s = self._quiet_s = now_s
+        self._stepped = self._stepped or any(each.steps_done > 0 for each in heartbeat.ranks)
 
     def limit_s(self, *, left: bool = False) -> float | None:
         """Returns how long no step may advance; None while there is no limit."""
@@ -77,6 +75,15 @@ class StepWatch:
         stalled_s = now_s - self._moved_s
         self.longest_s = max(self.longest_s, stalled_s)
         return Stall(seconds=stalled_s, sure=self.timeout_s is not None and stalled_s > self.timeout_s)
+
+
+def _advanced(then: RankProgress, now: RankProgress) -> bool:
+    """Returns whether the same process has come further."""
+    return (
+        (now.step > then.step or (now.step == then.step and now.steps_done > then.steps_done))
+        and now.rank == then.rank
+        and now.pid == then.pid
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

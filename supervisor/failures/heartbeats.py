@@ -16,6 +16,7 @@ timeout; then those behind it have to come back by themselves.
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _CHECKS_PER_TIMEOUT = 12  # a check that comes later than that was late by the supervisor's own fault
@@ -69,6 +70,16 @@ class HeartbeatMonitor:
             self._nodes[node_id] = _Pauses(at_s)
         elif not ago_s or at_s > known.heard_s:
             known.heard(at_s)
+
+    def heard_by_relay(self, nodes: Iterable[tuple[str, float]], *, now_s: float) -> None:
+        """(node, seconds since its relay has heard it) of each."""
+        attended_s = self.attended_s(now_s)
+        for node_id, ago_s in nodes:
+            known = self._nodes.get(node_id)
+            if known is None or node_id in self._expected:
+                self.heard(node_id, now_s=now_s, ago_s=ago_s)
+            elif attended_s - ago_s > known.heard_s:
+                known.heard(attended_s - ago_s)
 
     def expect(self, node_id: str, *, now_s: float, within_s: float) -> None:
         """A node that is known to a new supervisor has this long to come back before its silence counts."""

@@ -20,6 +20,7 @@ WINDOW_S = 5.0
 TIMES = 1.3  # the median, at least
 SPREADS = 5.0  # above it, at least
 EVERY_S = 1.0
+_RANKS_PER_S = 2000  # that are compared: of so many more the windows are longer
 CONFIRMED = 3  # windows in a row
 CLEARED = 2
 _TO_SIGMA = 1.4826  # a median deviation of what is normally distributed
@@ -84,15 +85,19 @@ class StragglerWatch:
             else:
                 known.newest = progress
 
+    @property
+    def _window_s(self) -> float:
+        return max(WINDOW_S, len(self._ranks) / _RANKS_PER_S)
+
     def due(self, *, now_s: float) -> bool:
         """Returns whether `check` may have something to say: it is asked once in a while, not with every heartbeat."""
-        return now_s >= self._asked_s + EVERY_S and now_s - self._began_s >= WINDOW_S
+        return now_s >= self._asked_s + EVERY_S and now_s - self._began_s >= self._window_s
 
     def check(self, nodes: Mapping[int, str], *, generation: int, now_s: float) -> list[PaceVerdict]:
         """Returns what has changed. `nodes`: of every rank of the generation that runs."""
         known, self._asked_s = self._ranks, now_s
-        ripe = generation == self._generation and len(nodes) >= FEWEST_RANKS and now_s - self._began_s >= WINDOW_S
-        if not ripe or known.keys() != nodes.keys() or min(each.steps for each in known.values()) < WINDOW_STEPS:
+        ripe = generation == self._generation and len(nodes) >= FEWEST_RANKS and now_s - self._began_s >= self._window_s
+        if not ripe or known.keys() != nodes.keys() or any(each.steps < WINDOW_STEPS for each in known.values()):
             return []
         own_s = {rank: each.own_s for rank, each in known.items()}
         middle_s = median(own_s.values())

@@ -1,4 +1,7 @@
-"""What only a series of heartbeats tells: rates, where all ranks were at one moment, how long their steps take. Pure."""
+"""What only a series of heartbeats tells: rates, where all ranks were at one moment, how long their steps take. Pure.
+
+Thousands of nodes speak each second, and seldom does anybody ask: most of what a heartbeat says is read when somebody does.
+"""
 
 import math
 from collections import deque
@@ -12,6 +15,7 @@ _RATE_WINDOW_S = 5.0
 _POINTS = 8  # of each rank and node: so many heartbeats back
 _SILENT_S = 2.5  # a node that has said nothing for so long is not waited for when a moment is chosen
 _STEP_TIMES = 60
+_UNREAD = 3  # heartbeats of a node, with different steps, that are kept until somebody asks
 _CLOCKS_S = 0.005
 
 
@@ -32,10 +36,14 @@ class RankPulse:
     pid: int
     points: deque[StepPoint] = field(default_factory=lambda: deque(maxlen=_POINTS))
 
-    def step_at(self, moment_s: float) -> int:
-        """Returns the step that was in progress then, as far as heartbeats tell it."""
+    def step_at(self, moment_s: float, later: tuple[float, int] | None = None) -> int:
+        """Returns the step that was in progress then, as far as heartbeats tell it. `later`: (when, step), after all points."""
         after: StepPoint | None = None
         last: StepPoint | None = None
+        if later is not None and self.points and later[1] > self.points[-1].step:
+            if later[0] <= moment_s:
+                return later[1]
+            after = self.points[-1]._replace(began_s=later[0], step=later[1])
         for point in reversed(self.points):  # the moment is a heartbeat ago: near the end
             if point.began_s <= moment_s:
                 last = point
@@ -67,6 +75,8 @@ class NodePulse:
     """(when, value) of the node's counters, which begin again when a process is replaced."""
 
     counters: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
+    unread: list[tuple[Heartbeat, float, float]] = field(default_factory=list)  # and when it was heard, by both clocks
+    commit: tuple[int, int] = (0, NO_STEP)  # (generation, newest commit) of which it has spoken; generations are counted from 1
     clock_ahead_s: deque[float] = field(default_factory=lambda: deque(maxlen=_POINTS))  # the largest has had the shortest way
 
     def heard(self, name: str, value: float, now_s: float) -> None:
@@ -76,6 +86,17 @@ class NodePulse:
         if points and value < points[-1][1]:
             points.clear()
         points.append((now_s, value))
+
+    def keep(self, heartbeat: Heartbeat, now_s: float, wall_s: float) -> None:
+        """Until somebody asks. Of those in the same step the first and the last one are enough."""
+        unread = self.unread
+        if len(unread) > 1 and heartbeat.ranks and unread[-1][0].ranks:
+            then, now = unread[-1][0].ranks[0], heartbeat.ranks[0]
+            if (then.step, then.steps_done) == (now.step, now.steps_done):
+                unread.pop()
+        unread.append((heartbeat, now_s, wall_s))
+        if len(unread) > _UNREAD:
+            del unread[0]
 
     def per_s(self, name: str) -> float:
         points = self.counters.get(name, deque())
@@ -89,47 +110,81 @@ class Pulse:
     """The last heartbeat of each node, and what a series of them tells. Times are monotonic seconds, passed in."""
 
     heartbeats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
-    stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
-    committed_at_s: float | None = None  # when a process last spoke of a newer commit than before
-    _commits: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, pid) -> the newest that it has spoken of
-    clocks_ahead_s: dict[str, float] = field(default_factory=dict)
-    ranks: dict[int, RankPulse] = field(default_factory=dict)
-    nodes: dict[str, NodePulse] = field(default_factory=dict)
+    later: dict[str, tuple[float, int]] = field(default_factory=dict)  # node -> (when, step) that a relay has heard since then
+    committed_at_s: float | None = None  # when a node last spoke of a newer commit than before
     step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEP_TIMES))  # of the lowest rank
+    _nodes: dict[str, NodePulse] = field(default_factory=dict)
+    _ranks: dict[int, RankPulse] = field(default_factory=dict)
+    _stalls_s: dict[tuple[int, int], float] = field(default_factory=dict)  # (rank, pid) -> the main thread's waits
+    _clocks_ahead_s: dict[str, float] = field(default_factory=dict)
+    _unread: set[str] = field(default_factory=set)  # nodes
     _lowest_rank: float = math.inf  # of those that were heard of
     _steps: deque[tuple[float, int]] = field(default_factory=deque)  # (time, newest step of any rank)
 
     def heard(self, node_id: str, heartbeat: Heartbeat, *, now_s: float, wall_s: float = 0.0) -> None:
         """`wall_s`: what our own calendar clock says; 0 for a heartbeat of the past."""
         self.heartbeats[node_id] = (heartbeat, now_s)
-        node = self.nodes.get(node_id)
+        self.later.pop(node_id, None)
+        node = self._nodes.get(node_id)
         if node is None:
-            node = self.nodes[node_id] = NodePulse()
-        if wall_s and heartbeat.wall_s:
-            node.clock_ahead_s.append(heartbeat.wall_s - wall_s)
-            self.clocks_ahead_s[node_id] = max(node.clock_ahead_s)
-        for name in ("tokens", "sent_bytes", "received_bytes", "replicated_bytes"):
-            node.heard(name, getattr(heartbeat, name), now_s)
-        for progress in heartbeat.ranks:
-            process = progress.rank, progress.pid
-            self.stalls_s[process] = progress.exposed_stall_s
-            if progress.commit_step > self._commits.get(process, NO_STEP):
-                self._commits[process] = progress.commit_step
+            node = self._nodes[node_id] = NodePulse()
+        if node.unread and node.unread[-1][0].generation != heartbeat.generation:
+            self._read(node_id)  # whose processes may be replaced now
+        node.keep(heartbeat, now_s, wall_s)
+        self._unread.add(node_id)
+        if not heartbeat.ranks:
+            return
+        newest = heartbeat.generation, max(each.commit_step for each in heartbeat.ranks)
+        if newest > node.commit:
+            if newest[1] != NO_STEP and node.commit[0] in (newest[0], 0):
                 self.committed_at_s = now_s
-            self._progressed(progress, now_s)
-        step = max((progress.step for progress in heartbeat.ranks), default=NO_STEP)
+            node.commit = newest
+        if min(each.rank for each in heartbeat.ranks) <= self._lowest_rank:
+            self._read(node_id)
+        step = max(each.step for each in heartbeat.ranks)
         if step == NO_STEP:
             return
         self._steps.append((now_s, step))
         while now_s - self._steps[0][0] > _RATE_WINDOW_S:
             self._steps.popleft()
 
+    def _read(self, *node_ids: str) -> None:
+        """Reads what these nodes have said since the last time."""
+        self._unread.difference_update(node_ids)
+        for node_id in node_ids:
+            node = self._nodes[node_id]
+            unread, node.unread = node.unread, []
+            for heartbeat, heard_s, wall_s in unread:
+                if wall_s and heartbeat.wall_s:
+                    node.clock_ahead_s.append(heartbeat.wall_s - wall_s)
+                    self._clocks_ahead_s[node_id] = max(node.clock_ahead_s)
+                for name in ("tokens", "sent_bytes", "received_bytes", "replicated_bytes"):
+                    node.heard(name, getattr(heartbeat, name), heard_s)
+                for progress in heartbeat.ranks:
+                    self._stalls_s[progress.rank, progress.pid] = progress.exposed_stall_s
+                    self._progressed(progress, heard_s)
+
+    @property
+    def ranks(self) -> dict[int, RankPulse]:
+        self._read(*self._unread)
+        return self._ranks
+
+    @property
+    def nodes(self) -> dict[str, NodePulse]:
+        self._read(*self._unread)
+        return self._nodes
+
+    @property
+    def clocks_ahead_s(self) -> dict[str, float]:
+        self._read(*self._unread)
+        return self._clocks_ahead_s
+
     def _progressed(self, progress: RankProgress, now_s: float) -> None:
         if progress.step == NO_STEP:
             return
-        known = self.ranks.get(progress.rank)
+        known = self._ranks.get(progress.rank)
         if known is None or known.pid != progress.pid:
-            known = self.ranks[progress.rank] = RankPulse(progress.pid)
+            known = self._ranks[progress.rank] = RankPulse(progress.pid)
             self._lowest_rank = min(self._lowest_rank, progress.rank)
         last = known.points[-1] if known.points else None
         if last is not None and (last.step, last.steps_done) == (progress.step, progress.steps_done):
@@ -144,8 +199,12 @@ class Pulse:
 
     def moment_s(self, *, now_s: float) -> float:
         """Returns the newest moment of which every node that is not silent has told."""
-        heard = [heard_s for _, heard_s in self.heartbeats.values() if now_s - heard_s < _SILENT_S]
+        heard = [at_s for at_s in map(self.heard_s, self.heartbeats) if now_s - at_s < _SILENT_S]
         return min(heard, default=now_s)
+
+    def heard_s(self, node_id: str) -> float:
+        """Returns when the node's last heartbeat came, to its relay or here."""
+        return self.later[node_id][0] if node_id in self.later else self.heartbeats[node_id][1]
 
     def clocks_that_differ_s(self) -> dict[str, float]:
         """Returns by how much the calendar clocks of nodes are ahead of ours, where that is more than a heartbeat's way."""
@@ -160,13 +219,15 @@ class Pulse:
 
     def exposed_stall_s(self) -> float:
         """Returns the wait of the rank that has waited longest, over all processes that have played it."""
+        self._read(*self._unread)
         by_rank: dict[int, float] = {}
-        for (rank, _), stall_s in self.stalls_s.items():
+        for (rank, _), stall_s in self._stalls_s.items():
             by_rank[rank] = by_rank.get(rank, 0.0) + stall_s
         return max(by_rank.values(), default=0.0)
 
     def tokens_per_s(self, node_ids: Iterable[str]) -> float:
-        return sum(self.nodes[node_id].per_s("tokens") for node_id in node_ids if node_id in self.nodes)
+        nodes = self.nodes
+        return sum(nodes[node_id].per_s("tokens") for node_id in node_ids if node_id in nodes)
 
     def reported(self, node_ids: Iterable[str]) -> dict[str, float]:
         """Returns the script's numbers; of two nodes that report one name, the value of the one with the lower rank."""

@@ -119,12 +119,13 @@ def _keeps(state: JobState) -> dict[str, list[int]]:
 def _node_status(
     node: Node, played: Sequence[Rank], keeps: Iterable[int], state: JobState, pulse: Pulse, now_s: float, moment_s: float
 ) -> NodeStatus:
-    heartbeat, heard_s = pulse.heartbeats.get(node.node_id, (Heartbeat(generation=0), now_s))
+    heartbeat = pulse.heartbeats[node.node_id][0] if node.node_id in pulse.heartbeats else Heartbeat(generation=0)
     if node.role is NodeRole.LOST:
         heartbeat = Heartbeat(generation=heartbeat.generation)
     progress = {each.rank: each for each in heartbeat.ranks}
+    later, slow = pulse.later.get(node.node_id), state.failures.stragglers
     ranks = [
-        _rank_status(rank.rank, rank.pid, progress.get(rank.rank), pulse, moment_s, state.failures.stragglers.get(rank.rank, 0.0))
+        _rank_status(rank.rank, rank.pid, progress.get(rank.rank), pulse, moment_s, later, slow.get(rank.rank, 0.0))
         for rank in played
     ]
     rates = pulse.nodes.get(node.node_id, NodePulse()) if node.live else NodePulse()
@@ -136,7 +137,7 @@ def _node_status(
         role="draining" if node.node_id in state.recovery.swaps else node.role,
         host=node.endpoint.host,
         port=node.endpoint.port,
-        heartbeat_age_s=now_s - heard_s,
+        heartbeat_age_s=now_s - pulse.heard_s(node.node_id) if node.node_id in pulse.heartbeats else 0.0,
         cpu_share=heartbeat.cpu_share,
         memory_share=heartbeat.memory_share,
         shm_free_bytes=heartbeat.shm_free_bytes,
@@ -161,9 +162,18 @@ def _node_status(
 
 
 def _rank_status(
-    rank: int, pid: int, progress: RankProgress | None, pulse: Pulse, moment_s: float, slow_times: float
+    rank: int,
+    pid: int,
+    progress: RankProgress | None,
+    pulse: Pulse,
+    moment_s: float,
+    later: tuple[float, int] | None,
+    slow_times: float,
 ) -> RankStatus:
-    """Returns the rank's line; `progress` counts only if it is of the process that plays the rank now."""
+    """Returns the rank's line; `progress` counts only if it is of the process that plays the rank now.
+
+    `later`: (when, step) that its node has been in since then.
+    """
     if progress is None or progress.pid != pid:
         return RankStatus(rank=rank, pid=pid, step=NO_STEP, commit_step=NO_STEP, exposed_stall_s=0.0)
     known = pulse.ranks.get(rank)
@@ -171,7 +181,7 @@ def _rank_status(
     return RankStatus(
         rank=rank,
         pid=pid,
-        step=known.step_at(moment_s) if known is not None else progress.step,
+        step=known.step_at(moment_s, later) if known is not None else progress.step,
         commit_step=progress.commit_step,
         exposed_stall_s=progress.exposed_stall_s,
         step_s=step_s,

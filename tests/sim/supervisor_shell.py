@@ -135,11 +135,13 @@ class SupervisorShell(ABC):
         for said in batch.said:
             if up in self.relays:
                 self._member_said(link, said)
+        heard = []
         for member, age_ms in zip(batch.living, batch.ages_ms, strict=True):
             behind = link.members.get(member)
             if behind is not None and self._streams.get(behind.node.node_id) is behind:
                 self._arriving.discard(behind)
-                self._silence.heard(behind.node.node_id, now_s=self.now_s, ago_s=age_ms / 1e3)
+                heard.append((behind.node.node_id, age_ms / 1e3))
+        self._silence.heard_by_relay(heard, now_s=self.now_s)
 
     def _member_said(self, link: RelayLink, said: Said) -> None:
         behind = link.members.get(said.member)

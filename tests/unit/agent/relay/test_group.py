@@ -45,7 +45,7 @@ def test_of_heartbeats_with_nothing_new_only_the_furthest_goes_on() -> None:
     assert not group.urgent
     batch = group.take(now_s=1.0)
     assert full(batch) == {b: b"5"}
-    assert (batch.living, batch.ages_ms) == ((a, c), (600, 300))
+    assert (batch.living, batch.ages_ms, batch.steps) == ((a, c), (600, 300), (4, 3))
     group.heard(c, beat(4), b"behind", now_s=0.72)
     batch = group.take(now_s=0.72)
     assert full(batch) == {}, "the supervisor knows of a step further on"

@@ -13,8 +13,8 @@ def progress(rank: int, step: int, *, pid: int = 1, age_s: float = 0.0, **fields
     return RankProgress(rank=rank, pid=pid, step=step, step_age_s=age_s, **values)
 
 
-def heard(pulse: Pulse, node: int, now_s: float, *ranks: RankProgress, **fields: Any) -> None:
-    pulse.heard(f"node{node}", Heartbeat(generation=1, ranks=ranks, **fields), now_s=now_s)
+def heard(pulse: Pulse, node: int, now_s: float, *ranks: RankProgress, generation: int = 1, **fields: Any) -> None:
+    pulse.heard(f"node{node}", Heartbeat(generation=generation, ranks=ranks, **fields), now_s=now_s)
 
 
 def test_ranks_in_step_are_shown_in_step_though_their_nodes_speak_at_other_moments() -> None:
@@ -40,6 +40,32 @@ def test_a_silent_node_is_not_waited_for() -> None:
     heard(pulse, 1, 20.0, progress(1, 90))
     assert pulse.moment_s(now_s=20.5) == 20.0
     assert pulse.ranks[0].step_at(20.0) == 5
+
+
+def test_of_a_node_behind_a_relay_the_step_is_as_new_as_what_its_relay_says() -> None:
+    pulse = Pulse()
+    for second in range(3):
+        heard(pulse, 0, 10.0 + second, progress(0, 80 * second))
+    heard(pulse, 1, 10.0, progress(1, 0))
+    pulse.later["node1"] = 12.5, 200
+    moment_s = pulse.moment_s(now_s=12.6)
+    assert moment_s == 12.0
+    assert [pulse.ranks[rank].step_at(moment_s, pulse.later.get(f"node{rank}")) for rank in (0, 1)] == [160, 160]
+    heard(pulse, 1, 13.0, progress(1, 0))  # it has gone back
+    assert "node1" not in pulse.later
+
+
+def test_what_nobody_has_asked_for_in_time_is_lost_only_where_something_newer_says_the_same() -> None:
+    pulse = Pulse()
+    heard(pulse, 0, 0.0, progress(0, 0))  # of the lowest rank each step's time is kept
+    for second in range(100):
+        heard(pulse, 1, float(second), progress(1, second // 40, stepped_s=40.0 * (second // 40), exposed_stall_s=0.01 * second))
+        heard(pulse, 0, float(second), progress(0, second, stepped_s=0.5 * second))
+    heard(pulse, 1, 100.0, progress(1, 1, pid=2, exposed_stall_s=0.5), generation=2)
+    assert pulse.ranks[1].pid == 2
+    assert pulse.exposed_stall_s() == pytest.approx(0.99 + 0.5)
+    assert len(pulse.step_times_s) == 60
+    assert set(pulse.step_times_s) == {0.5}
 
 
 def test_the_time_of_a_step_is_split_into_own_work_and_calls() -> None:

@@ -12,10 +12,10 @@ from deadpool.supervisor.report.summary import summary
 
 
 def _heartbeat(
-    pulse: Pulse, now_s: float, step: int, *, pid: int = 1000, rank: int = 0, stall_s: float = 0.0
+    pulse: Pulse, now_s: float, step: int, *, pid: int = 1000, rank: int = 0, stall_s: float = 0.0, generation: int = 1
 ) -> messages.Heartbeat:
     progress = RankProgress(rank=rank, pid=pid, step=step, commit_step=step - 1, steps_done=step, exposed_stall_s=stall_s)
-    heartbeat = messages.Heartbeat(generation=1, ranks=(progress,), cpu_share=0.5, standins_ready=1)
+    heartbeat = messages.Heartbeat(generation=generation, ranks=(progress,), cpu_share=0.5, standins_ready=1)
     pulse.heard("node0", heartbeat, now_s=now_s)
     return heartbeat
 
@@ -50,10 +50,12 @@ def test_the_age_of_the_newest_commit_is_known_also_after_a_way_back() -> None:
     _heartbeat(pulse, 1.0, 20)
     _heartbeat(pulse, 2.0, 20)
     assert pulse.committed_at_s == 1.0
-    _heartbeat(pulse, 3.0, 10, pid=2)  # a new process, far back
-    assert pulse.committed_at_s == 3.0
-    _heartbeat(pulse, 4.0, 10, pid=2)
-    assert pulse.committed_at_s == 3.0
+    _heartbeat(pulse, 3.0, 10, pid=2, generation=2)  # a new process, far back
+    assert pulse.committed_at_s == 1.0
+    _heartbeat(pulse, 4.0, 11, pid=2, generation=2)
+    assert pulse.committed_at_s == 4.0
+    _heartbeat(pulse, 5.0, 11, pid=2, generation=2)
+    assert pulse.committed_at_s == 4.0
 
 
 def test_status_of_a_job_with_a_lost_node() -> None:
