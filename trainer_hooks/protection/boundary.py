@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+import numpy
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deadpool.proto.vault.slots import StateId
@@ -31,17 +33,20 @@ class Moment(threading.Event):
 class Captured:
     """What is found out once about the tensors that a process holds, as long as they are the same ones.
 
-    `shared`: the indices of the items that are copied from the user's own memory, while the next step runs; the others are
-    cloned at the boundary, because they are volatile or among `written`.
+    `shared`: the indices of the items that are copied from the user's own memory, while the next step runs; the others, `cloned`,
+    are cloned at the boundary, because they are volatile or among `written`. `addresses`: of the held tensors' memory, uint64.
+    They stay true: whoever gives the same list of held tensors again has found them in the same memory (Inventory.is_still_true).
     """
 
     def __init__(self, held: list[Held], written: Collection[str] = ()) -> None:
         self.held, self.written = held, written
         self.tensors = [each.tensor for each in held]
-        self._cloned = [index for index, each in enumerate(held) if each.volatile or each.key in written]
+        self.cloned = [index for index, each in enumerate(held) if each.volatile or each.key in written]
         self._clones = Clones()
-        cloned = set(self._cloned)
-        self.shared = [index for index in range(len(held)) if index not in cloned]
+        self.is_shared = numpy.ones(len(held), dtype=bool)
+        self.is_shared[self.cloned] = False
+        self.shared: list[int] = numpy.flatnonzero(self.is_shared).tolist()
+        self.addresses = numpy.fromiter(map(Tensor.data_ptr, self.tensors), numpy.uint64, len(held))
 
     def is_of(self, held: list[Held], written: Collection[str]) -> bool:
         return self.held is held and self.written == written
@@ -49,26 +54,27 @@ class Captured:
     def sources(self) -> list[Tensor]:
         """Returns what to copy, as it is now."""
         sources = self.tensors.copy()
-        for index in self._cloned:
+        for index in self.cloned:
             sources[index] = self._clones.of(index, sources[index])
         return sources
 
-    def versions(self) -> list[int]:
-        return list(map(_version, self.tensors))
+    def versions(self) -> NDArray[numpy.int64]:
+        """Returns the held tensors' version counters, as they are now."""
+        return numpy.fromiter(map(_version, self.tensors), numpy.int64, len(self.tensors))
 
 
 @dataclass(slots=True, kw_only=True)
 class Boundary:
     """`sources`: what to copy for each held item (a clone where it is not shared). `versions`: of the held tensors, at S_k.
 
-    `point`: where it was complete (copy_engine.py). `watched`: the main thread waits for the copy (outside_writes.py). `copies`:
-    over the slot, for each held item, once copied.
+    `point`: where it was complete (copy_engine.py). `watched`: the main thread waits for the copy (outside_writes.py). `copies`,
+    where it is watched: over the slot, for each held item, once copied.
     """
 
     state: StateId
     captured: Captured
     sources: list[Tensor]
-    versions: list[int]
+    versions: NDArray[numpy.int64]
     meta: Meta
     point: Point = None
     watched: bool = False
@@ -89,10 +95,8 @@ class Boundary:
 
     def touched(self) -> list[str]:
         """Returns the keys of the shared items whose version counters have moved since the state was complete."""
-        now = self.captured.versions()
-        if now == self.versions:
-            return []
-        return [self.held[index].key for index in self.shared if now[index] != self.versions[index]]
+        moved = (self.captured.versions() != self.versions) & self.captured.is_shared
+        return [self.held[index].key for index in numpy.flatnonzero(moved)]
 
     def stall_s(self) -> float:
         """Returns how long the step would have waited for the copy if that had begun when the state was complete."""

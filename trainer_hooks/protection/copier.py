@@ -9,7 +9,9 @@ large tensor, part by part.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy
 import xxhash
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deadpool.proto.vault.layout import TURNS, Layout, checksum, checksums
@@ -42,7 +44,10 @@ class SlotMemory:
 
 
 class Copier:
-    """For one state. `sources`: in layout order. `turn`: counts the states of the slot. `sums`: of the items done so far."""
+    """For one state. `sources`: in layout order, and the `addresses` of their memory. `turn`: counts the states of the slot.
+
+    `sums`: of the items done so far.
+    """
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class Copier:
         layout: Layout,
         *,
         sources: Sequence[Tensor],
+        addresses: NDArray[numpy.uint64],
         target: SlotMemory,
         outgoing: OutgoingState | None,
         turn: int,
@@ -59,7 +65,8 @@ class Copier:
         self.copied_bytes = 0
         self._total = xxhash.xxh3_64()  # of the large item under way
         self._engine, self._layout = engine, layout
-        self._sources, self._target, self._data, self._outgoing = sources, target, target.data, outgoing
+        self._sources, self._addresses = sources, addresses
+        self._target, self._data, self._outgoing = target, target.data, outgoing
         self._turn, self._point = turn % TURNS, point
 
     def run(
@@ -133,7 +140,7 @@ class Copier:
             self._copy(group.first, group.last)
         else:
             target = self._target
-            self._engine.gather(gather, self._sources[group.first : group.last], target.file, target.offset + group.begin)
+            self._engine.gather(gather, self._addresses[group.first : group.last], target.file, target.offset + group.begin)
         self.copied_bytes += group.nbytes
         self._landed(group, checksums(self._data, group.slices))
 

@@ -13,7 +13,9 @@ import ctypes
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deadpool.trainer_hooks.device import Mark
@@ -38,7 +40,7 @@ class Engine(Protocol):
 
     def landed(self, ticket: Ticket) -> None: ...
 
-    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
+    def gather(self, gather: Gather, addresses: NDArray[numpy.uint64], file: int, offset: int) -> None:
         """Copies small tensors, which the host reads itself, into the slot's file; the copy is done then."""
 
     def is_true(self, point: Point) -> bool:
@@ -81,8 +83,8 @@ class CpuEngine:
     def landed(self, ticket: Ticket) -> None:
         pass
 
-    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
-        gather.write(sources, file, offset)
+    def gather(self, gather: Gather, addresses: NDArray[numpy.uint64], file: int, offset: int) -> None:
+        gather.write(addresses, file, offset)
 
     def is_true(self, point: Point) -> bool:
         return True

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deadpool.trainer_hooks.device import CudaDevice, Device, Mark
@@ -92,7 +94,7 @@ class DeviceEngine:
         self._last = device.mark(beside=True)
         return self._last
 
-    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
+    def gather(self, gather: Gather, addresses: NDArray[numpy.uint64], file: int, offset: int) -> None:
         raise AssertionError("all copies come later")
 
     def landed(self, ticket: Ticket) -> None:

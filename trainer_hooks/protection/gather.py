@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 
 import numpy
-from torch import Tensor
+from numpy.typing import NDArray
 
 from deadpool.proto.vault.layout import Item
 
@@ -24,21 +24,22 @@ class Gather:
 
     def __init__(self, items: Sequence[Item]) -> None:
         rows: list[tuple[int, int]] = []  # address and size: of each item, and of the gap behind it
-        self._places: list[int] = []
+        places: list[int] = []
         for item, following in zip(items, [*items[1:], None], strict=True):
-            self._places.append(len(rows))
+            places.append(len(rows))
             rows.append((0, item.nbytes))
             if following is not None and (gap := following.offset - item.offset - item.nbytes):
                 rows.append((ctypes.addressof(_GAP), gap))
+        self._places = numpy.array(places)
         self._table = numpy.array(rows, dtype=numpy.uint64)
         self._nbytes = sum(size for _, size in rows)
 
-    def write(self, sources: Sequence[Tensor], file: int, offset: int) -> None:
+    def write(self, addresses: NDArray[numpy.uint64], file: int, offset: int) -> None:
         """Writes the items' bytes from `offset` of the open file on. OSError: it does not take them.
 
-        `sources`: a tensor of the host for each item, whose memory is its bytes in order.
+        `addresses`: for each item, of memory of the host that is its bytes in order, and stays until then.
         """
-        self._table[self._places, 0] = numpy.fromiter(map(Tensor.data_ptr, sources), numpy.uint64, len(self._places))
+        self._table[self._places, 0] = addresses
         written = _libc.pwritev(file, self._table.ctypes.data, len(self._table), offset)
         if written != self._nbytes:
             error = ctypes.get_errno() if written < 0 else 0

@@ -16,9 +16,13 @@ seen: a tensor that optimizer.step changes in every step, and that is written to
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
-from deadpool.trainer_hooks.protection.boundary import Boundary
+import numpy
+from numpy.typing import NDArray
+
+from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.copy_engine import Engine
 
 WATCHED_STATES = 3
@@ -26,7 +30,26 @@ _STILL_STATES = 2  # so many states in a row without a change, and the next one 
 
 log = logging.getLogger(__name__)
 
-_Still = tuple[int, int, int, int]  # address, version, checksum, and in how many states it had been the same before
+
+@dataclass(frozen=True, slots=True)
+class _Still:
+    """Items that have not changed for `times` states, by their `indices` among what is held: version and checksum of each."""
+
+    captured: Captured
+    indices: NDArray[numpy.intp]
+    versions: NDArray[numpy.int64]
+    sums: NDArray[numpy.uint64]
+    times: NDArray[numpy.int64]
+
+    def where(self, captured: Captured) -> tuple[NDArray[numpy.intp], NDArray[numpy.bool_]]:
+        """Returns which of them are among these held tensors, shared and in the same memory, and the indices of those."""
+        if captured is self.captured:
+            return self.indices, numpy.ones(len(self.indices), dtype=bool)
+        index_of = {captured.held[index].key: index for index in captured.shared}
+        now = numpy.array([index_of.get(self.captured.held[index].key, -1) for index in self.indices], dtype=numpy.intp)
+        there = now >= 0
+        there[there] = captured.addresses[now[there]] == self.captured.addresses[self.indices[there]]
+        return now[there], there
 
 
 class OutsideWrites:
@@ -35,7 +58,7 @@ class OutsideWrites:
     def __init__(self) -> None:
         self.keys: frozenset[str] = frozenset()
         self._watched = 0
-        self._still: dict[str, _Still] | None = None
+        self._still: _Still | None = None
         self._expected: Mapping[str, int] | None = None
 
     def begin(self, *, expected: Mapping[str, int] | None = None, keys: Collection[str] = ()) -> None:
@@ -59,39 +82,38 @@ class OutsideWrites:
             pairs = ((boundary.held[index], boundary.copies[index]) for index in boundary.shared)
             self._add([held.key for held, copy in pairs if not engine.same(held.tensor, copy)])
 
-    def doubts(self, boundary: Boundary, sums: Sequence[int], touched: list[str]) -> list[str]:
-        """Returns the items of this copy that may have changed while it was made. `sums`: of the copied items, in held order;
-        `touched`: whose version counters moved meanwhile.
+    def doubts(self, boundary: Boundary, sum_of: Callable[[int], int], touched: list[str]) -> list[str]:
+        """Returns the items of this copy that may have changed while it was made. `sum_of`: the checksum of a held item, by its
+        index; `touched`: whose version counters moved meanwhile.
         """
         found = [*touched]
         self._add(touched)
         expected, self._expected = self._expected, None
         if expected is not None:
-            keys = ((boundary.held[index].key, sums[index]) for index in boundary.shared)
+            keys = ((boundary.held[index].key, sum_of(index)) for index in boundary.shared)
             found += [key for key, total in keys if expected.get(key, total) != total]
-        found += self._moved(boundary, sums)
+        found += self._moved(boundary, sum_of)
         if found and not boundary.watched:
             self.watch()
             return found
         return []
 
-    def _moved(self, boundary: Boundary, sums: Sequence[int]) -> list[str]:
+    def _moved(self, boundary: Boundary, sum_of: Callable[[int], int]) -> list[str]:
         """Returns the items that had not changed for a while, and now have, past their version counters."""
-        before, moved = self._still, list[str]()
-        if before == {}:  # all have changed since: nothing is left to judge
-            return moved
-        self._still = {}
-        for index in boundary.shared:
-            held = boundary.held[index]
-            if before is not None and held.key not in before:
-                continue
-            address, version, total = held.tensor.data_ptr(), boundary.versions[index], sums[index]
-            *known, times = before[held.key] if before is not None else (address, version, total, 0)
-            if known == [address, version, total]:
-                self._still[held.key] = address, version, total, times + 1
-            elif known[:2] == [address, version] and times > _STILL_STATES:
-                moved.append(held.key)
-        return moved
+        captured, before = boundary.captured, self._still
+        if before is None:
+            indices = numpy.array(boundary.shared, dtype=numpy.intp)
+            self._still = _Still(captured, indices, boundary.versions[indices], _sums(indices, sum_of), numpy.ones_like(indices))
+            return []
+        if not len(before.indices):  # all have changed since: nothing is left to judge
+            return []
+        indices, there = before.where(captured)
+        unwritten = boundary.versions[indices] == before.versions[there]
+        indices, sums, times = indices[unwritten], before.sums[there][unwritten], before.times[there][unwritten]
+        same = _sums(indices, sum_of) == sums
+        left = indices[same]
+        self._still = _Still(captured, left, boundary.versions[left], sums[same], times[same] + 1)
+        return [boundary.held[index].key for index in indices[~same & (times > _STILL_STATES)]]
 
     def _add(self, keys: list[str]) -> None:
         if keys:
@@ -101,3 +123,7 @@ class OutsideWrites:
                 len(keys),
                 keys[0],
             )
+
+
+def _sums(indices: NDArray[numpy.intp], sum_of: Callable[[int], int]) -> NDArray[numpy.uint64]:
+    return numpy.fromiter(map(sum_of, indices.tolist()), numpy.uint64, len(indices))

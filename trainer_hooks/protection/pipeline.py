@@ -187,6 +187,7 @@ class Protector:
         known, sending = self._local.sharing, None
         try:
             slot = self._local.slots().find_whole(boundary.state)
+            is_copied = slot is None
             if slot is None:
                 slot, sending = self._copy(boundary)
             else:
@@ -196,7 +197,7 @@ class Protector:
         if not self._verified(slot, known):
             return False
         self._replicate(slot, sending)
-        if boundary.copies is not None and not boundary.watched:
+        if is_copied and not boundary.watched:
             measured = Measured(busy_s=time.monotonic() - boundary.begun_s, stall_s=boundary.stall_s())
             self._local.interval.measured(measured, slot.header.data_bytes)
         self._announce(slot)

@@ -5,19 +5,18 @@ slot already is left there: an item that the process seems not to have written t
 the bytes in the slot, it is not copied. Version counters only say where it is worth looking; they do not see every write.
 """
 
-import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
-from typing import Any
 
+import numpy
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deadpool.host.errors import SnapshotError
 from deadpool.proto.vault.layout import UNIQUE, Header, Item, Layout
 from deadpool.proto.vault.slots import StateId
-from deadpool.trainer_hooks.protection.boundary import Boundary
+from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.copier import Copier, SlotMemory
 from deadpool.trainer_hooks.protection.copy_engine import Engine, is_plain
 from deadpool.trainer_hooks.protection.copy_groups import CopyGroup, groups_of, is_small
@@ -77,7 +76,7 @@ class Copied:
     data_offset: int
     meta: bytes
     sums: Sequence[int]
-    versions: Sequence[int]
+    versions: NDArray[numpy.int64]
     turn: int
 
     def by_key(self) -> dict[str, int]:
@@ -90,6 +89,7 @@ class SnapshotWriter:
     def __init__(self, local: Local) -> None:
         self._local = local
         self._layout: _Places | None = None
+        self._sources: _Sources | None = None
         self._packer = MetaPacker()
         self._sealed: dict[int, tuple[Header, Copied]] = {}  # by slot
 
@@ -124,18 +124,22 @@ class SnapshotWriter:
             file=slots.file(placed.index),
             offset=placed.data_offset,
         )
-        sources = places.in_layout_order(boundary.sources)
+        if self._sources is None or not self._sources.is_of(boundary.captured, places):
+            self._sources = _Sources(boundary.captured, places)
+        sources, addresses = self._sources.now(boundary)
         copier = Copier(
             self._local.engine,
             layout,
             sources=sources,
+            addresses=addresses,
             target=target,
             outgoing=outgoing,
             turn=placed.turn,
             point=boundary.point,
         )
-        boundary.copies = places.in_held_order(target.tensors)
-        versions = places.in_layout_order(boundary.versions)
+        if boundary.watched:
+            boundary.copies = [target.tensors[place] for place in places.place]
+        versions = boundary.versions[places.order]
 
         def fence_opens() -> None:
             touched.extend(boundary.touched())
@@ -148,7 +152,7 @@ class SnapshotWriter:
         counters.copy_s += time.monotonic() - began
         if not self._local.engine.is_true(boundary.point):
             raise SnapshotError("the groups were aborted before the device had come to the end of this step")
-        doubts = self._local.outside_writes.doubts(boundary, places.in_held_order(sums), touched)
+        doubts = self._local.outside_writes.doubts(boundary, lambda index: sums[places.place[index]], touched)
         if doubts:
             raise SnapshotError(f"{doubts[0]} may have been changed while it was copied, outside of optimizer.step")
         return Copied(
@@ -162,7 +166,7 @@ class SnapshotWriter:
             turn=placed.turn,
         )
 
-    def _seem_unchanged(self, placed: Placed, versions: Sequence[int]) -> dict[int, int]:
+    def _seem_unchanged(self, placed: Placed, versions: NDArray[numpy.int64]) -> dict[int, int]:
         """Returns the checksums of the items that may still be in the slot as they are now, by index.
 
         Those of which no write is known since: neither by their version, nor by another checksum in the newest state.
@@ -173,8 +177,8 @@ class SnapshotWriter:
         newest = max((copied for _, copied in self._sealed.values()), key=lambda copied: copied.state, default=before)
         if newest.layout is not placed.layout:
             return {}
-        same = map(operator.and_, map(operator.eq, versions, before.versions), map(operator.eq, newest.sums, before.sums))
-        return dict(compress(enumerate(before.sums), same))
+        same: list[int] = numpy.flatnonzero(versions == before.versions).tolist()
+        return {index: before.sums[index] for index in same if newest.sums[index] == before.sums[index]}
 
     def agree(self, sharing: Sharing) -> None:
         """From now on this is who holds what as well."""
@@ -206,15 +210,15 @@ class SnapshotWriter:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
     """Where the items of a state lie. `groups`: of items that are copied together; `gathers`: of those groups whose tensors, as
-    they are held, can be gathered. The other two put what belongs to each item into another order.
+    they are held, can be gathered. `order`: for each item of the layout its index among the held ones; `place`: the other way.
     """
 
     held: list[Held]
     layout: Layout
     groups: list[CopyGroup]
     gathers: list[Gather | None]
-    in_layout_order: Callable[[Sequence[Any]], Sequence[Any]]
-    in_held_order: Callable[[Sequence[Any]], Sequence[Any]]
+    order: NDArray[numpy.intp]
+    place: Sequence[int]
 
     @classmethod
     def of(cls, held: list[Held], layout: Layout, group_bytes: int) -> "_Places":
@@ -230,16 +234,32 @@ class _Places:
             layout=layout,
             groups=groups,
             gathers=[Gather(group.items) if may_be_gathered(group) else None for group in groups],
-            in_layout_order=_picker(order),
-            in_held_order=_picker(sorted(range(len(order)), key=order.__getitem__)),
+            order=numpy.array(order, dtype=numpy.intp),
+            place=sorted(range(len(order)), key=order.__getitem__),
         )
 
 
-def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Returns what picks these of a sequence, in this order."""
-    if len(indices) > 1:
-        return operator.itemgetter(*indices)
-    return lambda values: [values[index] for index in indices]
+class _Sources:
+    """What to copy of one state after the other, in layout order, as long as the same tensors are held."""
+
+    def __init__(self, captured: Captured, places: _Places) -> None:
+        self._captured, self._places = captured, places
+        self._tensors = [captured.tensors[index] for index in places.order]
+        self._addresses = captured.addresses[places.order]
+
+    def is_of(self, captured: Captured, places: _Places) -> bool:
+        return self._captured is captured and self._places is places
+
+    def now(self, boundary: Boundary) -> tuple[Sequence[Tensor], NDArray[numpy.uint64]]:
+        """Returns the sources, and the addresses of their memory."""
+        cloned = self._captured.cloned
+        if not cloned:
+            return self._tensors, self._addresses
+        tensors, addresses = self._tensors.copy(), self._addresses.copy()
+        for index in cloned:
+            place, clone = self._places.place[index], boundary.sources[index]
+            tensors[place], addresses[place] = clone, clone.data_ptr()
+        return tensors, addresses
 
 
 def _is_gatherable(tensor: Tensor) -> bool:

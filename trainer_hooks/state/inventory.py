@@ -105,7 +105,7 @@ class Inventory:
         return (
             all(tensor._local_tensor is local for tensor, local in self._sharded)
             and all(starmap(Tensor.is_set_to, self._modelled))
-            and self._addresses == list(map(Tensor.data_ptr, self._stepped))
+            and self._addresses == list(map(Tensor.data_ptr, self._locals))
         )
 
     def structure(self, first: First) -> Structure:
@@ -228,12 +228,12 @@ class Inventory:
                 self._seen[id(seen.tensor)] = replace(seen, held=replace(seen.held, volatile=volatile))
 
     def _remember_memory(self) -> None:
-        """Notes what `is_still_true` compares."""
+        """Notes what `is_still_true` compares. A storage may get other memory (share_memory_, resize_) under the same tensors."""
         found = list(self._seen.values())
         self._sharded = [(seen.tensor, seen.local) for seen in found if isinstance(seen.tensor, DTensor)]
         self._modelled = [(seen.local, seen.held.tensor) for seen in found if not seen.held.key.startswith(STATE)]
-        self._stepped = [seen.local for seen in found if seen.held.key.startswith(STATE)]
-        self._addresses = list(map(Tensor.data_ptr, self._stepped))
+        self._locals = [seen.local for seen in found]
+        self._addresses = list(map(Tensor.data_ptr, self._locals))
 
     def has_structure_of(self, before: "Inventory") -> bool:
         """Returns whether, if anything, only tensors have been replaced, by others of the same form in the same places."""
@@ -253,7 +253,9 @@ class Inventory:
         return [groups, trained, [id(vars(each).get("step")) for each in self.optimizers.values()]]
 
     def _same_tensors(self, before: "Inventory") -> bool:
-        return len(self.held) == len(before.held) and all(map(is_, self.held, before.held))
+        """Returns whether the same are held, in the same memory."""
+        same = len(self.held) == len(before.held) and all(map(is_, self.held, before.held))
+        return same and self._addresses == before._addresses
 
     def _kinds(self) -> Iterator[tuple[str, Kind]]:
         """Yields what is to be known of a tensor that a new process has to make, where it is not as expected."""

@@ -132,9 +132,10 @@ def capture(name: str, optimizer: Optimizer, names: ParameterNames, plain: Set[i
         {key: encode(value, f"{name}.param_groups[{index}]/{key}", left_out) for key, value in group.items() if key != "params"}
         for index, group in enumerate(optimizer.param_groups)
     ]
+    all_plain = all(map(plain.__contains__, map(id, optimizer.state.values())))
     state = {
         owner: kept
-        for owner, _, value in kept_for(optimizer, names, besides=plain)
+        for owner, _, value in (() if all_plain else kept_for(optimizer, names, besides=plain))
         if (kept := _encoded(name, owner, value, left_out)) is not None
     }
     try:

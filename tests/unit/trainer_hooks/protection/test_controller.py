@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from only_rank import OnlyRank
 from torch import Tensor, nn
 
@@ -31,9 +33,9 @@ class WritingEngine(CpuEngine):
         self.meanwhile()
         return super().copy(sources, targets, point)
 
-    def gather(self, gather: Gather, sources: Sequence[Tensor], file: int, offset: int) -> None:
+    def gather(self, gather: Gather, addresses: NDArray[numpy.uint64], file: int, offset: int) -> None:
         self.meanwhile()
-        super().gather(gather, sources, file, offset)
+        super().gather(gather, addresses, file, offset)
 
     def in_place(self, source: Tensor) -> memoryview | None:
         self.meanwhile()

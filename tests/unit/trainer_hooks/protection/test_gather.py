@@ -3,10 +3,13 @@
 import os
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
 
 from deadpool.proto.vault.layout import Layout
 from deadpool.trainer_hooks.protection.copy_groups import SMALL_BYTES, SMALL_ITEMS_MAX, groups_of
@@ -22,6 +25,10 @@ def held_of(sizes: list[int]) -> list[Held]:
     ]
 
 
+def addresses(tensors: list[Tensor]) -> NDArray[numpy.uint64]:
+    return numpy.array([each.data_ptr() for each in tensors], dtype=numpy.uint64)
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.one_of(st.integers(0, 200), st.just(SMALL_BYTES)), min_size=1, max_size=3 * SMALL_ITEMS_MAX))
 def test_each_item_lies_where_the_layout_has_it(tmp_path: Path, sizes: list[int]) -> None:
@@ -33,7 +40,7 @@ def test_each_item_lies_where_the_layout_has_it(tmp_path: Path, sizes: list[int]
     try:
         for group in groups_of(layout):
             assert group.small
-            Gather(group.items).write([tensors[item.key] for item in group.items], file, 64 + group.begin)
+            Gather(group.items).write(addresses([tensors[item.key] for item in group.items]), file, 64 + group.begin)
     finally:
         os.close(file)
     data = path.read_bytes()
@@ -49,7 +56,7 @@ def test_a_file_that_takes_nothing_is_said(tmp_path: Path) -> None:
     file = os.open(tmp_path / "slot", os.O_RDONLY)
     try:
         with pytest.raises(OSError, match="-1 of 84 bytes were written: Bad file descriptor"):
-            Gather(layout.items).write([each.tensor for each in held], file, 0)
+            Gather(layout.items).write(addresses([each.tensor for each in held]), file, 0)
     finally:
         os.close(file)
 

@@ -184,6 +184,12 @@ def set_memory(tensor: Tensor) -> None:
         tensor.set_(torch.rand(tensor.shape))  # type: ignore[call-overload]
 
 
+def move_the_memory(tensor: Tensor) -> None:
+    """As sending it to another process by torch.multiprocessing does: the same storage lies elsewhere."""
+    tensor.untyped_storage().share_memory_()
+    tensor.data.mul_(2)
+
+
 def write_as_a_collective_does(tensor: Tensor) -> None:
     tensor.detach().numpy()[1] += 1
 
@@ -197,8 +203,8 @@ def write_and_go_back(tensor: Tensor) -> None:
 
 
 WRITES = [
-    write_a_view, write_data, write_the_last_number, assign_data, assign_the_same, set_memory, write_as_a_collective_does,
-    write_by_foreach, write_and_go_back,
+    write_a_view, write_data, write_the_last_number, assign_data, assign_the_same, set_memory, move_the_memory,
+    write_as_a_collective_does, write_by_foreach, write_and_go_back,
 ]  # fmt: skip
 NAMES = ["frozen", "frozen_small", "trained", "trained_small", "buffer"]
 STEPS = st.lists(
@@ -223,6 +229,16 @@ def test_whatever_was_written_how_the_copies_have_the_bytes_of_the_state(
             committed += training.protect(number)
         quiet = max(training.protect(number) for number in range(4 + len(steps), 9 + len(steps)))
         assert quiet  # a state that was refused is followed by a pause, and by one that is committed
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_each_way_of_writing_is_seen(tmp_path: Path, write: Callable[[Tensor], None]) -> None:
+    with protected(tmp_path, FUSED) as training:
+        for number, name in enumerate(NAMES, 4):
+            write(getattr(training.model, name))
+            training.protect(number)
+        quiet = max(training.protect(number) for number in range(4 + len(NAMES), 9 + len(NAMES)))
+        assert quiet  # the copies have the very bytes of whatever is committed
 
 
 @ANY_WAY
