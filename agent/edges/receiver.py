@@ -62,10 +62,12 @@ class EdgeReceiver:
         told = self._transfer.receive_frame(SILENCE_S)
         if "given_up" in told:
             raise ProtocolError("the rank has gone")
-        listed, rest = bytearray(int(told["listed_bytes"])), bytearray(put.tables_bytes + HEADER_BYTES)
+        layout_bytes = 0 if begun["layout_held"] else put.layout_bytes
+        listed = bytearray(int(told["listed_bytes"]))
+        rest = bytearray(layout_bytes + put.tables_bytes - put.layout_bytes + HEADER_BYTES)
         self._transfer.receive(iter([*slices_of(memoryview(listed)), *slices_of(memoryview(rest))]))
         pieces = pieces_in(json.loads(listed), put.data_bytes)
-        agent.sendall(rest[: put.layout_bytes])
+        agent.sendall(rest[:layout_bytes])
         answer = self._heard()
         if "file" not in answer:
             return str(answer["error"])
@@ -75,7 +77,7 @@ class EdgeReceiver:
         if landing.stopped:
             raise ProtocolError("interrupted by the agent")
         send_end_of_pieces(agent)
-        agent.sendall(rest[put.layout_bytes :])
+        agent.sendall(rest[layout_bytes:])
         return str(self._heard()["error"])
 
     def _connection(self) -> socket.socket:

@@ -73,10 +73,11 @@ class EdgeSender:
         if begun["error"]:
             return Reply(error=str(begun["error"]))
         try:
-            send_reply(client, Reply(held_generation=begun["held_generation"], held_step=begun["held_step"]))
+            held = Reply(**{name: begun[name] for name in ("held_generation", "held_step", "layout_held")})
+            send_reply(client, held)
             self._await(client)
             where = receive_frame(client)
-            rest = receive_exactly(client, put.tables_bytes + HEADER_BYTES)
+            rest = receive_exactly(client, put.tables_bytes + HEADER_BYTES - held.layout_held * put.layout_bytes)
             pieces = pieces_in(where.get("pieces"), put.data_bytes)
             memory = self._mappings.of(Path(str(where.get("file")))) if pieces else memoryview(b"")
             if any(each.offset + each.size_bytes > len(memory) for each in pieces):

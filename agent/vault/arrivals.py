@@ -9,7 +9,7 @@ from deadpool.agent.vault.joined import JoinedConnections
 from deadpool.host.errors import ProtocolError, SnapshotError
 from deadpool.proto.frames import receive_exactly
 from deadpool.proto.vault.arriving import ArrivingItems
-from deadpool.proto.vault.layout import HEADER_BYTES, Header, Layout, SlotFile, Tables
+from deadpool.proto.vault.layout import HEADER_BYTES, Header, Layout, SlotFile, Tables, checksum
 from deadpool.proto.vault.transport import Arrival
 from deadpool.proto.vault.wire import Put, receive_into, receive_piece, stripes
 
@@ -57,31 +57,57 @@ class TcpArrival:
         self._joined.release(self._group)
 
 
-def tables_in_place(slot: SlotFile, header: Header | None, put: Put) -> Tables | None:
-    """Returns what the slot holds where the new replica's data come to lie; None when nothing of it can be left there."""
+class KnownLayouts:
+    """The layouts that came last with the replicas of each rank: one that is known need not come again (wire.py)."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[tuple[int, int], Layout]] = {}  # by rank; by checksum and size
+
+    def find(self, put: Put) -> Layout | None:
+        """Returns the layout that the Put names, None when it has to come."""
+        return self._known.get(put.rank, {}).get((put.layout_checksum, put.layout_bytes)) if put.layout_checksum else None
+
+    def add(self, put: Put, layout: Layout) -> None:
+        """The replica has come with this layout. The one before is known as well: ranks part, and are the same again."""
+        known = self._known.get(put.rank, {})
+        name = (put.layout_checksum, put.layout_bytes)
+        self._known[put.rank] = dict([*((each, known[each]) for each in known if each != name)][-1:]) | {name: layout}
+
+
+def tables_in_place(slot: SlotFile, header: Header | None, put: Put, known: Layout | None) -> Tables | None:
+    """Returns what the slot holds where the new replica's data come to lie; None when nothing of it can be left there.
+
+    `known`: the layout that the Put names.
+    """
     if header is None or header.data_offset != put.data_offset:
         return None
     with contextlib.suppress(SnapshotError):
-        return slot.tables(header)
+        if known is None or (header.layout_checksum, header.layout_bytes) != (put.layout_checksum, put.layout_bytes):
+            return slot.tables(header)
+        rest = slot.view[HEADER_BYTES + header.layout_bytes : HEADER_BYTES + header.tables_bytes]
+        return Tables.of_layout(known, header, rest)
     return None
 
 
 def arrived(
-    connection: socket.socket, arrival: Arrival, put: Put, path: Path, data: memoryview, before: Tables | None, turn: int
-) -> tuple[Header, bytearray, int]:
-    """Returns the replica's header, its tables, and how many bytes of data have come, once all has.
+    connection: socket.socket,
+    arrival: Arrival,
+    put: Put,
+    path: Path,
+    data: memoryview,
+    known: Layout | None,
+    before: Tables | None,
+    turn: int,
+) -> tuple[Header, Layout, bytes, int]:
+    """Returns the replica's header, its layout, the rest of its tables, and how many bytes have come, once all has.
 
-    SnapshotError unless they and every unique item are what the rank had. `before`: of the state that lies there, of which the
-    sender may leave items as they are; `turn`: of the slot.
+    SnapshotError unless they and every unique item are what the rank had. `known`: the layout that the Put names, which does not
+    come then; `before`: of the state that lies there, of which the sender may leave items as they are; `turn`: of the slot.
     """
     said = f"replica of rank {put.rank}, step {put.step}"
-    raw = bytearray(put.tables_bytes)
-    receive_into(connection, memoryview(raw)[: put.layout_bytes])
-    try:
-        layout = Layout.from_bytes(memoryview(raw)[: put.layout_bytes])
-    except (ValueError, TypeError) as error:
-        raise SnapshotError(f"{said}: its layout is torn") from error
-    items, come_bytes, complete = ArrivingItems(layout, data), 0, False
+    layout = known if known is not None else _layout(connection, put)
+    items, complete = ArrivingItems(layout, data), False
+    come_bytes = put.tables_bytes + HEADER_BYTES - (put.layout_bytes if known is not None else 0)
     arrival.begin(put, path)
     try:
         for begin, end in _steps(connection, put):
@@ -91,18 +117,30 @@ def arrived(
         complete = True
     finally:
         arrival.end(complete=complete)
-    receive_into(connection, memoryview(raw)[put.layout_bytes :])
+    rest = receive_exactly(connection, put.tables_bytes - put.layout_bytes)
     header = Header.from_page(receive_exactly(connection, HEADER_BYTES))
     if header is None:
         raise SnapshotError(f"{said}: its header is torn")
     names = ("rank", "generation", "step", "data_offset", "data_bytes", "layout_bytes", "tables_bytes")
     if any(getattr(header, name) != getattr(put, name) for name in names):
         raise SnapshotError(f"{said}: its header says {header}")
-    whole = Tables.from_bytes(header, raw)
-    if len(whole.checksums) != len(whole.layout.items) or whole.layout.unique_bytes != put.data_bytes:
+    if header.layout_checksum != layout.digest:
+        raise SnapshotError(f"{said}: its header is of another layout")
+    whole = Tables.of_layout(layout, header, rest)
+    if len(whole.checksums) != len(layout.items) or layout.unique_bytes != put.data_bytes:
         raise SnapshotError(f"{said}: its tables do not agree")
     items.check(whole, before, turn)
-    return header, raw, come_bytes
+    return header, layout, rest, come_bytes
+
+
+def _layout(connection: socket.socket, put: Put) -> Layout:
+    """Receives the layout."""
+    raw = receive_exactly(connection, put.layout_bytes)
+    with contextlib.suppress(ValueError, TypeError):
+        layout = Layout.from_bytes(raw)
+        if layout.digest == checksum(raw) and put.layout_checksum in (0, layout.digest):
+            return layout
+    raise SnapshotError(f"replica of rank {put.rank}, step {put.step}: its layout is torn")
 
 
 def _steps(connection: socket.socket, put: Put) -> Iterator[tuple[int, int]]:

@@ -13,9 +13,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from deadpool.agent.vault.arrivals import TcpArrival, arrived, tables_in_place
+from deadpool.agent.vault.arrivals import KnownLayouts, TcpArrival, arrived, tables_in_place
 from deadpool.agent.vault.joined import JoinedConnections
 from deadpool.agent.vault.landing import LandingArrival
 from deadpool.agent.vault.written_slots import WrittenSlots
@@ -30,6 +31,7 @@ from deadpool.proto.vault.layout import (
     HEADER_BYTES,
     SLOT_NAMES,
     SNAPSHOT_NAMES,
+    TURNS,
     Header,
     SlotFile,
     Tables,
@@ -79,6 +81,7 @@ class ReplicaServer:
         self._senders: dict[int, int] = {}  # rank -> the newest generation in which it has sent
         self._writing: dict[int, tuple[int, Arrival]] = {}  # rank -> generation and data of the write under way
         self._written = WrittenSlots()
+        self._layouts = KnownLayouts()
         self._joined = JoinedConnections()
         self._slot_locks: dict[int, threading.Lock] = {}
         self._closed = False
@@ -257,7 +260,8 @@ class ReplicaServer:
             sizes = (put.data_bytes, put.layout_bytes, put.tables_bytes - put.layout_bytes)
             if HEADER_BYTES + put.tables_bytes > put.data_offset or min(sizes) < 0:
                 raise SnapshotError(f"replica of rank {put.rank}: {put.tables_bytes} bytes of tables before {put.data_offset}")
-            before = tables_in_place(slot, headers[index], put)
+            known = self._layouts.find(put)
+            before = tables_in_place(slot, headers[index], put, known)
             with self._lock:  # between the check and the unsealing no fence may fall
                 self._check_sender(put)
                 slot.unseal()
@@ -265,14 +269,17 @@ class ReplicaServer:
                 grow(slot.path, put.data_offset + put.data_bytes)
                 slot = self._written.of(slot.path)
             was, turn = held[index] if before is not None else None, self._written.turn(slot.path)
-            send_reply(connection, Reply() if was is None else Reply(held_generation=was.generation, held_step=was.step))
+            begun = Reply() if was is None else Reply(held_generation=was.generation, held_step=was.step)
+            send_reply(connection, replace(begun, layout_held=int(known is not None)))
             with slot.view[put.data_offset : put.data_offset + put.data_bytes] as data:
-                header, tables, come_bytes = arrived(connection, arrival, put, slot.path, data, before, turn)
+                header, layout, rest, come_bytes = arrived(connection, arrival, put, slot.path, data, known, before, turn)
+            in_place = header.has_layout_of(headers[index]) and turn % TURNS != 0
             with self._lock:
                 self._check_sender(put)
-                slot.seal(header, tables)
+                slot.seal(header, None if in_place else layout.to_bytes(), rest)
+                self._layouts.add(put, layout)
                 self.replicas_received += 1
-                self.replica_bytes_received += come_bytes + put.tables_bytes + HEADER_BYTES
+                self.replica_bytes_received += come_bytes
                 for other, was in enumerate(held):  # what was said of that state before (ranks have parted) must not be found
                     if other != index and was == StateId(generation=put.generation, step=put.step):
                         slots[other].unseal()

@@ -3,11 +3,12 @@
 A slot is one raw file in the vault's folder, `snapshot-<rank>-<a|b>` or `replica-<rank>-<a|b>`:
 
     0            header page (HEADER_BYTES): sizes, generation, step, checksums; `sealed` is written last
-    4096         tables: layout (JSON) | metadata (opaque) | one xxh3-64 for each item (uint64, little endian)
+    4096         tables: layout (JSON) | the rest: metadata (opaque) | one xxh3-64 for each item (uint64, little endian)
     data_offset  data: a snapshot holds all items, a replica the unique ones only, one after the other from 0 on
 
 Writing: unseal, write data, tables, then the header whose checksum covers `sealed = 1`. Whoever reads trusts nothing before
-the header's checksum, the tables' checksum and the checksum of each item that it uses.
+the header's checksum, those of the layout and of the rest of the tables, and that of each item that it uses. A layout that lies
+there already is left: it is the same from state to state, and may be ten times the size of the rest.
 """
 
 import json
@@ -35,10 +36,10 @@ TURNS = 16  # an item that is left as it lies, state after state, is read again 
 SUM_BYTES = 8  # of an item's checksum in the tables
 UNIQUE = -1  # Item.peers of an item that travels with the replica
 
-_MAGIC = b"DPSLOT01"
+_MAGIC = b"DPSLOT02"
 _FIELDS = struct.Struct(
-    "<8sIiqqQQQQQQQQ"
-)  # magic sealed rank generation step layout meta items data_offset data unique tables_sum header_sum
+    "<8sIiqqQQQQQQQQQ"
+)  # magic sealed rank generation step layout meta items data_offset data unique layout_sum tables_sum header_sum
 _SEALED_OFFSET = 8
 
 
@@ -149,14 +150,16 @@ class Layout:
         return runs
 
     def to_bytes(self) -> bytes:
-        """Returns the layout as it lies in the tables. Kept for the two written last: a snapshot's and its replica's."""
-        for layout, data in _last_layouts:
-            if layout is self:
-                return data
-        _last_layouts[:] = [*_last_layouts[-1:], (self, self._to_bytes())]
-        return _last_layouts[-1][1]
+        """Returns the layout as it lies in the tables."""
+        return self._bytes
 
-    def _to_bytes(self) -> bytes:
+    @cached_property
+    def digest(self) -> int:
+        """Returns the checksum by which this layout is known."""
+        return checksum(self._bytes)
+
+    @cached_property
+    def _bytes(self) -> bytes:
         rows = [[i.key, i.offset, i.nbytes, i.dtype, list(i.shape), i.peers] for i in self.items]
         return json.dumps([rows, self.peer_sets, self.unique_bytes, self.data_bytes], separators=(",", ":")).encode()
 
@@ -199,13 +202,14 @@ class UniqueItems:
         self.slices = list(map(slice, self.begins, self.ends))
 
 
-_last_layouts: list[tuple[Layout, bytes]] = []
 _last_replica: list[tuple[Any, Any]] = []  # a layout, and what it is as a replica's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """A slot's header page. `data_bytes`: of data in this file (a replica: the unique part)."""
+    """A slot's header page. `data_bytes`: of data in this file (a replica: the unique part). `tables_checksum`: of the tables
+    behind the layout.
+    """
 
     rank: int
     generation: int
@@ -216,11 +220,16 @@ class Header:
     data_offset: int
     data_bytes: int
     unique_bytes: int
+    layout_checksum: int
     tables_checksum: int
 
     @property
     def tables_bytes(self) -> int:
         return self.layout_bytes + self.meta_bytes + SUM_BYTES * self.items
+
+    def has_layout_of(self, other: "Header | None") -> bool:
+        """Returns whether the layout that lies in a slot with the other header is this one's."""
+        return other is not None and (other.layout_checksum, other.layout_bytes) == (self.layout_checksum, self.layout_bytes)
 
     @property
     def slot_bytes(self) -> int:
@@ -234,7 +243,7 @@ class Header:
     def _pack(self, header_checksum: int) -> bytes:
         return _FIELDS.pack(
             _MAGIC, 1, self.rank, self.generation, self.step, self.layout_bytes, self.meta_bytes, self.items,
-            self.data_offset, self.data_bytes, self.unique_bytes, self.tables_checksum, header_checksum,
+            self.data_offset, self.data_bytes, self.unique_bytes, self.layout_checksum, self.tables_checksum, header_checksum,
         )  # fmt: skip
 
     @classmethod
@@ -246,39 +255,62 @@ class Header:
         magic, sealed, rank, generation, step, *sizes, header_checksum = _FIELDS.unpack(fields)
         if magic != _MAGIC or sealed != 1 or checksum(fields[:-SUM_BYTES] + bytes(SUM_BYTES)) != header_checksum:
             return None
-        names = ("layout_bytes", "meta_bytes", "items", "data_offset", "data_bytes", "unique_bytes", "tables_checksum")
-        return cls(rank=rank, generation=generation, step=step, **dict(zip(names, sizes, strict=True)))
+        names = ("layout_bytes", "meta_bytes", "items", "data_offset", "data_bytes", "unique_bytes")
+        numbers = dict(zip((*names, "layout_checksum", "tables_checksum"), sizes, strict=True))
+        return cls(rank=rank, generation=generation, step=step, **numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
     layout: Layout
     meta: bytes
-    checksums: tuple[int, ...]  # one for each item, in layout order
+    checksums: Sequence[int]  # one for each item, in layout order
 
-    def to_bytes(self) -> tuple[bytes, int]:
-        """Returns the tables as they lie in a slot, and the length of the layout part."""
-        layout = self.layout.to_bytes()
-        return layout + self.meta + struct.pack(f"<{len(self.checksums)}Q", *self.checksums), len(layout)
+    def rest(self) -> bytes:
+        """Returns the tables as they lie in a slot behind the layout."""
+        return self.meta + struct.pack(f"<{len(self.checksums)}Q", *self.checksums)
+
+    def header(self, rest: bytes, *, rank: int, generation: int, step: int, data_offset: int) -> Header:
+        """Returns the header of a snapshot with these tables, of which this is the `rest`."""
+        return Header(
+            rank=rank,
+            generation=generation,
+            step=step,
+            layout_bytes=len(self.layout.to_bytes()),
+            meta_bytes=len(self.meta),
+            items=len(self.layout.items),
+            data_offset=data_offset,
+            data_bytes=self.layout.data_bytes,
+            unique_bytes=self.layout.unique_bytes,
+            layout_checksum=self.layout.digest,
+            tables_checksum=checksum(rest),
+        )
 
     @classmethod
     def from_bytes(cls, header: Header, data: bytes | bytearray | memoryview) -> Self:
-        """Returns the tables; SnapshotError when their checksum is not the header's."""
-        if len(data) != header.tables_bytes or checksum(data) != header.tables_checksum:
+        """Returns the tables; SnapshotError when their checksums are not the header's."""
+        view = memoryview(data)
+        layout, rest = view[: header.layout_bytes], view[header.layout_bytes :]
+        if checksum(layout) != header.layout_checksum:
+            raise SnapshotError(f"tables of rank {header.rank} step {header.step}: checksum of the layout differs")
+        return cls.of_layout(Layout.from_bytes(layout), header, rest)
+
+    @classmethod
+    def of_layout(cls, layout: Layout, header: Header, rest: bytes | bytearray | memoryview) -> Self:
+        """Returns the tables with this layout, which is known to be the header's; SnapshotError as `from_bytes`."""
+        if header.layout_bytes + len(rest) != header.tables_bytes or checksum(rest) != header.tables_checksum:
             raise SnapshotError(f"tables of rank {header.rank} step {header.step}: checksum differs")
-        view, meta_at, sums_at = memoryview(data), header.layout_bytes, header.layout_bytes + header.meta_bytes
-        return cls(
-            layout=Layout.from_bytes(view[:meta_at]),
-            meta=bytes(view[meta_at:sums_at]),
-            checksums=struct.unpack(f"<{header.items}Q", view[sums_at:]),
-        )
+        meta, sums = rest[: header.meta_bytes], rest[header.meta_bytes :]
+        return cls(layout=layout, meta=bytes(meta), checksums=struct.unpack(f"<{header.items}Q", sums))
 
 
-def replica_of(header: Header, tables: Tables) -> tuple[Header, bytes]:
-    """Returns header and tables of this snapshot's replica: the same state, the unique items only."""
-    raw, layout_bytes = replace(tables, layout=tables.layout.of_replica()).to_bytes()
-    sizes = {"layout_bytes": layout_bytes, "data_bytes": tables.layout.unique_bytes, "tables_checksum": checksum(raw)}
-    return replace(header, **sizes), raw
+def replica_of(header: Header, layout: Layout) -> Header:
+    """Returns the header of this snapshot's replica: the same state, the unique items only. `layout`: the snapshot's.
+
+    The replica's tables are the layout `of_replica`, and the same rest.
+    """
+    replica = layout.of_replica()
+    return replace(header, layout_bytes=len(replica.to_bytes()), layout_checksum=replica.digest, data_bytes=layout.unique_bytes)
 
 
 def slot_capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, int]:
@@ -360,11 +392,16 @@ class SlotFile:
         """First act of every write: from here to seal() the slot is torn."""
         self.view[_SEALED_OFFSET : _SEALED_OFFSET + 4] = b"\0\0\0\0"
 
-    def seal(self, header: Header, tables: bytes | bytearray) -> None:
-        """Writes the tables and, last, the header. The data must lie at header.data_offset already."""
-        if HEADER_BYTES + len(tables) > header.data_offset or header.slot_bytes > self.capacity_bytes:
-            raise SnapshotError(f"{self.path.name}: {len(tables)} bytes of tables and {header.data_bytes} of data do not fit")
-        self.view[HEADER_BYTES : HEADER_BYTES + len(tables)] = tables
+    def seal(self, header: Header, layout: bytes | None, rest: bytes | bytearray | memoryview) -> None:
+        """Writes the tables and, last, the header. The data must lie at header.data_offset already, and so must the layout where
+        none is given.
+        """
+        begin, end = HEADER_BYTES + header.layout_bytes, HEADER_BYTES + header.tables_bytes
+        if end > header.data_offset or header.slot_bytes > self.capacity_bytes:
+            raise SnapshotError(f"{self.path.name}: {end} bytes of tables and {header.data_bytes} of data do not fit")
+        if layout is not None:
+            self.view[HEADER_BYTES:begin] = layout
+        self.view[begin:end] = rest
         page = header.to_page()
         self.view[: _FIELDS.size] = bytes([*page[:_SEALED_OFFSET], 0, 0, 0, 0, *page[_SEALED_OFFSET + 4 : _FIELDS.size]])
         self.view[_SEALED_OFFSET : _SEALED_OFFSET + 4] = page[_SEALED_OFFSET : _SEALED_OFFSET + 4]

@@ -18,7 +18,7 @@ where the server closes it.
 A Put is answered twice: first with Reply.held, the sealed state in the slot that is written now, whose items need not travel when
 they are the same in the new one. Then the sender says, while the state is still being copied into its own slot:
 
-    layout (the first part of the tables) | pieces | the rest of the tables | header page
+    layout (the first part of the tables), unless it is held | pieces | the rest of the tables | header page
     piece: offset in the data, size (uint64 each, little endian), bytes; offsets rise; a piece of 0 bytes is the last one
 
 The bytes of the pieces, and nothing else, may be spread over several connections. The sender has opened the further ones before,
@@ -58,7 +58,8 @@ class Put:
     `sender_generation`: the one in which the sender runs (`generation` names the state). A holder whose agent has obeyed a newer
     one refuses it and ends what it has begun to write, before it sends its VaultReport: the sender may be on a node that was cut
     off and does not know yet that it is replaced, and what a report says must still be there when the plan comes.
-    The data lie at `data_offset`, `data_bytes` in all; of the `tables_bytes` of tables the first `layout_bytes` are the layout.
+    The data lie at `data_offset`, `data_bytes` in all; of the `tables_bytes` of tables the first `layout_bytes` are the layout,
+    which has this `layout_checksum` (0: it comes, whatever the holder has).
     `group`: of the further connections, where the data come over more than one.
     """
 
@@ -70,6 +71,7 @@ class Put:
     data_bytes: int
     layout_bytes: int
     tables_bytes: int
+    layout_checksum: int = 0
     sender_generation: int = 0
     group: str = ""
     connections: int = 1
@@ -123,13 +125,14 @@ class GetHoldings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """`raw_bytes`: how many raw bytes follow. `error`: "" or why not. `held_generation`, `held_step`: the state in the slot that
-    is to be written, NO_STEP: none.
+    is to be written, NO_STEP: none. `layout_held`: 1: the holder knows a layout with the Put's checksum, which does not come.
     """
 
     raw_bytes: int = 0
     error: str = ""
     held_generation: int = 0
     held_step: int = NO_STEP
+    layout_held: int = 0
 
 
 Request = ReserveSlots | Put | GetHead | GetData | Discard | GetHoldings | JoinPuts
@@ -163,7 +166,7 @@ def receive_reply(connection: socket.socket) -> Reply:
     if frame is None:
         raise ProtocolError("connection closed before the reply")
     try:
-        numbers = {name: _integer(frame[name]) for name in ("raw_bytes", "held_generation", "held_step")}
+        numbers = {name: _integer(frame[name]) for name in ("raw_bytes", "held_generation", "held_step", "layout_held")}
         return Reply(error=str(frame["error"]), **numbers)
     except (KeyError, TypeError) as error:
         raise ProtocolError(f"not a reply: {error}") from error

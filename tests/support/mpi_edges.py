@@ -16,7 +16,7 @@ from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import EdgeChanged, Endpoint, SlotKind
 from deadpool.proto.secret import make_token
-from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity, slot_path
+from deadpool.proto.vault.layout import Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import Outgoing, SlotPart
 from deadpool.proto.vault.wire import Put
@@ -174,14 +174,12 @@ class MpiEdge:
         data[:] = bytes([(like or step) % 251]) * len(data)
         data[:ITEM_BYTES] = bytes([step % 251]) * ITEM_BYTES
         sums = tuple(checksum(data[item.offset : item.offset + item.nbytes]) for item in self._layout.items)
-        tables, layout_bytes = Tables(layout=self._layout, meta=b"meta", checksums=sums).to_bytes()
-        header = Header(
-            rank=0, generation=generation, step=step, layout_bytes=layout_bytes, meta_bytes=4, items=ITEMS,
-            data_offset=self._offset, data_bytes=len(data), unique_bytes=len(data), tables_checksum=checksum(tables),
-        )  # fmt: skip
+        tables = Tables(layout=self._layout, meta=b"meta", checksums=sums)
+        header = tables.header(tables.rest(), rank=0, generation=generation, step=step, data_offset=self._offset)
         put = Put(
             rank=0, generation=generation, step=step, keep_step=step - 1, data_offset=self._offset, data_bytes=len(data),
-            layout_bytes=layout_bytes, tables_bytes=len(tables), sender_generation=generation,
+            layout_bytes=header.layout_bytes, tables_bytes=header.tables_bytes, layout_checksum=header.layout_checksum,
+            sender_generation=generation,
         )  # fmt: skip
         cuts = [0, 1000, ITEM_BYTES, 5_000_000, len(data)]
         parts = [
@@ -189,7 +187,7 @@ class MpiEdge:
             for begin, end in pairwise(cuts)
         ]
         self._client.reserve(0, self._slot_bytes)
-        sent_bytes = self._client.put(Sealed(put, parts, tables, header.to_page(), like))
+        sent_bytes = self._client.put(Sealed(put, parts, self._layout.to_bytes() + tables.rest(), header.to_page(), like))
         self._put.append(step)
         return sent_bytes
 

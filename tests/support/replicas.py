@@ -12,7 +12,7 @@ from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.proto.messages import NO_STEP
 from deadpool.proto.secret import make_token, prove_as_client
-from deadpool.proto.vault.layout import Header, Item, Layout, Tables, checksum, slot_capacity
+from deadpool.proto.vault.layout import Item, Layout, Tables, checksum, replica_of, slot_capacity
 from deadpool.proto.vault.wire import (
     Discard,
     GetData,
@@ -52,20 +52,12 @@ class Replica:
         """Makes tables and header those of the data as they are now."""
         layout, (generation, step) = self._layout, self._state
         sums = tuple(checksum(bytes(self.data[each.offset : each.offset + each.nbytes])) for each in layout.items[:2])
-        self.tables, layout_bytes = Tables(layout=layout, meta=self._meta, checksums=(*sums, 77)).to_bytes()
+        tables = Tables(layout=layout, meta=self._meta, checksums=(*sums, 77))
+        rest = tables.rest()
+        self.tables = layout.to_bytes() + rest
         self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, 3, len(self._meta))
-        self.header = Header(
-            rank=RANK,
-            generation=generation,
-            step=step,
-            layout_bytes=layout_bytes,
-            meta_bytes=len(self._meta),
-            items=3,
-            data_offset=data_offset,
-            data_bytes=layout.unique_bytes,
-            unique_bytes=layout.unique_bytes,
-            tables_checksum=checksum(self.tables),
-        )
+        header = tables.header(rest, rank=RANK, generation=generation, step=step, data_offset=data_offset)
+        self.header = replica_of(header, layout)
 
     def put(self, keep_step: int = NO_STEP, sender_generation: int = 1, **fields: Any) -> Put:
         return Put(

@@ -63,7 +63,8 @@ class EdgeClient:
             begun = self._answer(connection)
             held = StateId(generation=int(str(begun["held_generation"])), step=int(str(begun["held_step"])))
             parts = list(outgoing.parts(held))
-            connection.sendall(b"".join((_where(parts), outgoing.layout, *outgoing.tail())))
+            layout = b"" if begun["layout_held"] else outgoing.layout
+            connection.sendall(b"".join((_where(parts), layout, *outgoing.tail())))
             self._answer(connection)
             return sum(len(part.view) for part in parts)
         except SnapshotError:

@@ -26,7 +26,7 @@ _FEW = 4  # the share of a group's items, one in so many, that is worth picking 
 class Sums:
     """What a holder has acknowledged: the checksums of a replica's items, in the order of its layout."""
 
-    layout: bytes
+    layout: Layout
     items: Sequence[int]
 
 
@@ -65,6 +65,7 @@ class OutgoingState:
             data_bytes=layout.unique_bytes,
             layout_bytes=len(self.layout),
             tables_bytes=len(self.layout) + meta_bytes + SUM_BYTES * len(layout.items),
+            layout_checksum=self._replica.digest,
             sender_generation=stamp.sender_generation,
         )
         self._sums: list[int] = []
@@ -111,9 +112,9 @@ class OutgoingState:
             self._sums.append(total)
 
     def sealed(self, slot: OpenSlot) -> None:
-        header, tables = replica_of(slot.header, slot.tables)
+        header, rest = replica_of(slot.header, slot.tables.layout), bytes(slot.raw_tables[slot.header.layout_bytes :])
         with self._changed:
-            self._tail = tables[header.layout_bytes :], header.to_page()
+            self._tail = rest, header.to_page()
             self._changed.notify_all()
 
     def give_up(self) -> None:
@@ -126,11 +127,11 @@ class OutgoingState:
 
     def sums(self) -> Sums:
         """Returns what a holder of all of it holds."""
-        return Sums(layout=self.layout, items=self._sums)
+        return Sums(layout=self._replica, items=self._sums)
 
     def parts(self, held: Sums | None) -> Iterator[SlotPart]:
         """Yields what a holder needs whose slot holds this (transport.Outgoing)."""
-        known = held.items if held is not None and held.layout == self.layout else None
+        known = held.items if held is not None and held.layout.digest == self._replica.digest else None
         count = 0
         while landed := self._landed_since(count):
             count += len(landed)

@@ -65,7 +65,8 @@ class VaultClient:
             send_request(connection, put)
             begun = self._checked(connection)
             held = StateId(generation=begun.held_generation, step=begun.held_step)
-            striped, behind = Striped([connection, *self._more[: put.connections - 1]], put, CONNECT_TIMEOUT_S), outgoing.layout
+            striped = Striped([connection, *self._more[: put.connections - 1]], put, CONNECT_TIMEOUT_S)
+            behind = b"" if begun.layout_held else outgoing.layout
             for part in outgoing.parts(held):
                 began_s = began_s or time.monotonic()
                 striped.send_piece(part.to_offset, part.view, behind=behind)

@@ -4,6 +4,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -105,22 +106,13 @@ class OwnSlots:
     def data(self, index: int, data_offset: int, layout: Layout) -> memoryview:
         return self._files[index].view[data_offset : data_offset + layout.data_bytes]
 
-    def seal(self, index: int, state: StateId, layout: Layout, meta: bytes, sums: Sequence[int], data_offset: int) -> "OpenSlot":
-        tables = Tables(layout=layout, meta=meta, checksums=tuple(sums))
-        raw, layout_bytes = tables.to_bytes()
-        header = Header(
-            rank=self._rank,
-            generation=state.generation,
-            step=state.step,
-            layout_bytes=layout_bytes,
-            meta_bytes=len(meta),
-            items=len(layout.items),
-            data_offset=data_offset,
-            data_bytes=layout.data_bytes,
-            unique_bytes=layout.unique_bytes,
-            tables_checksum=checksum(raw),
-        )
-        self._files[index].seal(header, raw)
+    def seal(self, index: int, state: StateId, tables: Tables, data_offset: int, before: Header | None = None) -> "OpenSlot":
+        """Seals the state whose data lie in the slot. `before`: the header of a state whose layout is to be left there, if it is
+        the same.
+        """
+        layout, rest = tables.layout, tables.rest()
+        header = tables.header(rest, rank=self._rank, generation=state.generation, step=state.step, data_offset=data_offset)
+        self._files[index].seal(header, None if header.has_layout_of(before) else layout.to_bytes(), rest)
         return OpenSlot(self._files[index], tables)
 
     def seal_again(self, slot: "OpenSlot", peers: Mapping[str, tuple[int, ...]]) -> "OpenSlot":
@@ -128,8 +120,7 @@ class OwnSlots:
         header, tables = slot.header, slot.tables
         index = self.held().index(slot.state)
         self._files[index].unseal()
-        layout = tables.layout.with_peers(peers)
-        return self.seal(index, slot.state, layout, tables.meta, tables.checksums, header.data_offset)
+        return self.seal(index, slot.state, replace(tables, layout=tables.layout.with_peers(peers)), header.data_offset)
 
     def find_whole(self, state: StateId) -> "OpenSlot | None":
         """Returns the sealed slot of that state, every byte of it verified; one that fails is made unusable."""

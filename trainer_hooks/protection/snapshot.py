@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deadpool.host.errors import SnapshotError
-from deadpool.proto.vault.layout import UNIQUE, Header, Item, Layout
+from deadpool.proto.vault.layout import TURNS, UNIQUE, Header, Item, Layout, Tables
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.copier import Copier, SlotMemory
@@ -49,8 +49,8 @@ class Local:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A state that is to be copied into a slot, which is unsealed. `before`: what the slot still has; `turn`: how many states in
-    a row have found it there.
+    """A state that is to be copied into a slot, which is unsealed. `header`: what it was sealed with. `before`: what it still
+    has; `turn`: how many states in a row have found it there.
     """
 
     index: int
@@ -58,6 +58,7 @@ class Placed:
     places: "_Places"
     data_offset: int
     meta: bytes
+    header: Header | None
     before: "Copied | None"
     turn: int
 
@@ -68,13 +69,16 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """A state that lies in a slot. In layout order: `sums`, of the items; `versions`, of the held tensors."""
+    """A state that lies in a slot. In layout order: `sums`, of the items; `versions`, of the held tensors. `header`: of the state
+    before whose layout may lie there still.
+    """
 
     index: int
     state: StateId
     layout: Layout
     data_offset: int
     meta: bytes
+    header: Header | None
     sums: Sequence[int]
     versions: NDArray[numpy.int64]
     turn: int
@@ -109,6 +113,7 @@ class SnapshotWriter:
             places=form,
             data_offset=data_offset,
             meta=meta,
+            header=header,
             before=before,
             turn=before.turn + 1 if before is not None else 0,
         )
@@ -161,6 +166,7 @@ class SnapshotWriter:
             layout=layout,
             data_offset=placed.data_offset,
             meta=placed.meta,
+            header=placed.header if placed.turn % TURNS else None,
             sums=sums,
             versions=versions,
             turn=placed.turn,
@@ -192,7 +198,8 @@ class SnapshotWriter:
         layout = copied.layout
         if self._layout is None or self._layout.layout is not layout:
             layout = layout.with_peers(self._local.sharing.relied_on)
-        slot = self._local.slots().seal(copied.index, copied.state, layout, copied.meta, copied.sums, copied.data_offset)
+        tables = Tables(layout=layout, meta=copied.meta, checksums=copied.sums)
+        slot = self._local.slots().seal(copied.index, copied.state, tables, copied.data_offset, copied.header)
         self._sealed[copied.index] = slot.header, copied
         return slot
 

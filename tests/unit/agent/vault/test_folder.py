@@ -10,7 +10,7 @@ from deadpool.host.disk import free_bytes
 from deadpool.host.errors import ConfigError
 from deadpool.host.vault_folders import remove_vault, vault_folder
 from deadpool.proto.messages import RankSet, Slot, SlotKind
-from deadpool.proto.vault.layout import Header, Item, Layout, SlotFile, Tables, checksum, slot_capacity, slot_path
+from deadpool.proto.vault.layout import Item, Layout, SlotFile, Tables, checksum, slot_capacity, slot_path
 from deadpool.proto.vault.together import HeldTogether
 
 DATA = b"x" * 100
@@ -20,24 +20,13 @@ LAYOUT = Layout.place([Item(key="w", offset=0, nbytes=100, dtype="uint8", shape=
 def seal(vault: Vault, name: str, step: int, data: bytes = DATA) -> Path:
     """Seals a snapshot of rank 0 with one replicated item, as its rank would."""
     layout = LAYOUT
-    tables, layout_bytes = Tables(layout=layout, meta=b"", checksums=(checksum(data),)).to_bytes()
+    tables = Tables(layout=layout, meta=b"", checksums=(checksum(data),))
     slot_bytes, data_offset = slot_capacity(layout.data_bytes, 1, 0)
     vault.reserve_snapshots(0, slot_bytes, 0)
     slot = SlotFile(slot_path(vault.folder, SlotKind.SNAPSHOT, 0, name))
     slot.view[data_offset : data_offset + 100] = data
-    header = Header(
-        rank=0,
-        generation=1,
-        step=step,
-        layout_bytes=layout_bytes,
-        meta_bytes=0,
-        items=1,
-        data_offset=data_offset,
-        data_bytes=layout.data_bytes,
-        unique_bytes=0,
-        tables_checksum=checksum(tables),
-    )
-    slot.seal(header, tables)
+    header = tables.header(tables.rest(), rank=0, generation=1, step=step, data_offset=data_offset)
+    slot.seal(header, layout.to_bytes(), tables.rest())
     slot.close()
     return slot.path
 

@@ -1,6 +1,7 @@
 """The replica receiver: whole replicas are sealed and served, anything else is refused and leaves the kept slot alone."""
 
 import contextlib
+import os
 import socket
 import time
 import uuid
@@ -17,7 +18,7 @@ from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import NO_STEP, RankSet, Slot, SlotKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.holdings import from_json
-from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
+from deadpool.proto.vault.layout import HEADER_BYTES, TURNS, Header, Tables
 from deadpool.proto.vault.together import HeldTogether
 from deadpool.proto.vault.wire import (
     GetData,
@@ -354,6 +355,67 @@ def test_what_the_holder_does_not_have_must_come(receiver: Receiver, torn: bool)
     connection.sendall(third.tables[cut:] + third.header.to_page())
     assert ("is not held" if torn else "another checksum") in receive_reply(connection).error
     assert receiver.steps() == {2}
+
+
+def send_named(connection: socket.socket, replica: Replica) -> tuple[bool, Reply]:
+    """Sends a replica whose layout is named by its checksum. Returns whether the holder had that layout, and its last reply."""
+    send_request(connection, replica.put(replica.header.step - 1, layout_checksum=replica.header.layout_checksum))
+    held = bool(receive_reply(connection).layout_held)
+    if not held:
+        send_all(connection, replica)
+    else:
+        send_piece(connection, 0, memoryview(replica.data))
+        send_end_of_pieces(connection)
+        connection.sendall(replica.tables[replica.header.layout_bytes :] + replica.header.to_page())
+    return held, receive_reply(connection)
+
+
+def test_a_layout_that_has_come_need_not_come_again(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    for step in range(3 * TURNS):
+        replica = Replica(step)
+        assert send_named(connection, replica) == (step > 0, Reply())
+        _, head = ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=step))
+        assert head[HEADER_BYTES:] == replica.tables
+    assert receiver.steps() == {3 * TURNS - 2, 3 * TURNS - 1}
+
+
+def test_a_holder_that_was_replaced_has_the_layout_sent_again(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        with serving(tmp_path / name) as holder:
+            connection = reserved(holder)
+            assert [send_named(connection, Replica(step)) for step in (1, 2)] == [(False, Reply()), (True, Reply())]
+            assert holder.steps() == {1, 2}
+
+
+def test_a_layout_that_is_not_what_its_checksum_says_is_refused_and_not_kept(receiver: Receiver) -> None:
+    reserved(receiver)
+    for _ in range(2):
+        connection, replica = receiver.connect(), Replica(1)
+        send_request(connection, replica.put(layout_checksum=replica.header.layout_checksum ^ 1))
+        assert not receive_reply(connection).layout_held
+        connection.sendall(replica.tables[: replica.header.layout_bytes])
+        assert "its layout is torn" in receive_reply(connection).error
+    assert receiver.steps() == set()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_layout_that_went_bad_in_a_slot_is_written_again(receiver: Receiver, whole: bool) -> None:
+    """Where the slot is torn as well, with the next state; else in its turn."""
+    connection = reserved(receiver)
+    for step in range(2):
+        send_named(connection, Replica(step))
+    for path in receiver.vault.folder.glob("replica-*"):
+        with path.open("r+b") as file:
+            os.pwrite(file.fileno(), b"?", HEADER_BYTES + 5)
+            if not whole:
+                os.pwrite(file.fileno(), bytes(HEADER_BYTES), 0)
+    assert receiver.steps() == set()
+    last = 2 + (2 * TURNS if whole else 2)
+    for step in range(2, last):
+        assert send_named(connection, Replica(step)) == (True, Reply())
+    assert receiver.steps() == {last - 2, last - 1}
 
 
 @pytest.mark.parametrize("piece", [(0, 200_000), (100_033, 8), (8, 100_000)])

@@ -46,7 +46,10 @@ HEADERS = st.builds(
     step=st.integers(-1, 2**63 - 1),
     **{
         name: st.integers(0, 2**64 - 1)
-        for name in ("layout_bytes", "meta_bytes", "items", "data_offset", "data_bytes", "unique_bytes", "tables_checksum")
+        for name in (
+            *("layout_bytes", "meta_bytes", "items", "data_offset", "data_bytes", "unique_bytes"),
+            *("layout_checksum", "tables_checksum"),
+        )
     },
 )
 
@@ -64,12 +67,10 @@ def slot(item_bytes: bytes = b"unique--", *, step: int = 5) -> tuple[Header, byt
     data = bytearray(layout.data_bytes)
     for item, value in zip(layout.items, (item_bytes, shared), strict=True):
         data[item.offset : item.offset + item.nbytes] = value
-    tables, layout_bytes = Tables(layout=layout, meta=b"meta", checksums=(checksum(item_bytes), checksum(shared))).to_bytes()
-    header = Header(
-        rank=3, generation=2, step=step, layout_bytes=layout_bytes, meta_bytes=4, items=2, data_offset=8192,
-        data_bytes=layout.data_bytes, unique_bytes=layout.unique_bytes, tables_checksum=checksum(tables),
-    )  # fmt: skip
-    return header, tables, bytes(data)
+    tables = Tables(layout=layout, meta=b"meta", checksums=(checksum(item_bytes), checksum(shared)))
+    rest = tables.rest()
+    header = tables.header(rest, rank=3, generation=2, step=step, data_offset=8192)
+    return header, layout.to_bytes() + rest, bytes(data)
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def file(tmp_path: Path) -> Iterator[SlotFile]:
 def write(file: SlotFile, header: Header, tables: bytes, data: bytes) -> None:
     file.unseal()
     file.view[header.data_offset : header.data_offset + len(data)] = data
-    file.seal(header, tables)
+    file.seal(header, tables[: header.layout_bytes], tables[header.layout_bytes :])
 
 
 @given(ITEMS)
@@ -136,7 +137,7 @@ def test_a_header_survives_its_page(header: Header) -> None:
 
 
 @settings(max_examples=300)
-@given(HEADERS, st.integers(0, 95), st.integers(1, 255))
+@given(HEADERS, st.integers(0, 103), st.integers(1, 255))
 def test_a_header_with_any_byte_changed_is_none(header: Header, at: int, change: int) -> None:
     page = bytearray(header.to_page())
     page[at] ^= change
@@ -149,7 +150,7 @@ def test_what_is_no_header_is_none(page: bytes) -> None:
 
 
 def test_the_changed_byte_test_covers_the_whole_header() -> None:
-    assert layout._FIELDS.size == 96
+    assert layout._FIELDS.size == 104
 
 
 def test_a_sealed_slot_comes_back(file: SlotFile) -> None:
@@ -170,26 +171,44 @@ def test_an_empty_a_torn_and_a_half_written_slot_hold_nothing(file: SlotFile) ->
     file.unseal()
     assert file.header() is None
     newer, _, _ = slot(step=6)
-    file.view[8 + 4 : 100] = newer.to_page()[8 + 4 : 100]  # its writer died before the last four bytes
+    file.view[8 + 4 : 104] = newer.to_page()[8 + 4 : 104]  # its writer died before the last four bytes
     assert file.header() is None
 
 
 def test_a_replica_s_header_is_the_snapshot_s_with_the_unique_part_only(file: SlotFile) -> None:
     header, raw, data = slot()
-    replica, tables = replica_of(header, Tables.from_bytes(header, raw))
-    write(file, replica, tables, data[: replica.data_bytes])
+    replica = replica_of(header, Tables.from_bytes(header, raw).layout)
+    write(file, replica, raw, data[: replica.data_bytes])
     found = file.header()
     assert found is not None
     assert (found.step, found.data_bytes, found.tables_checksum) == (header.step, header.unique_bytes, header.tables_checksum)
     assert bytes(file.data(found)[:8]) == b"unique--"
 
 
-def test_changed_tables_are_refused(file: SlotFile) -> None:
+@pytest.mark.parametrize("part", ["layout", "rest"])
+def test_changed_tables_are_refused(file: SlotFile, part: str) -> None:
     header, tables, data = slot()
     write(file, header, tables, data)
-    file.view[HEADER_BYTES + 3] ^= 1
+    file.view[HEADER_BYTES + 3 + (header.layout_bytes if part == "rest" else 0)] ^= 1
     with pytest.raises(SnapshotError, match="rank 3 step 5"):
         file.tables(header)
+
+
+def test_a_layout_that_is_there_is_left_and_still_has_to_be_the_header_s(file: SlotFile) -> None:
+    header, tables, data = slot()
+    write(file, header, tables, data)
+    newer, newer_tables, _ = slot(step=6)
+    assert newer.has_layout_of(header)
+    file.unseal()
+    file.seal(newer, None, newer_tables[newer.layout_bytes :])
+    assert file.tables(newer) == Tables.from_bytes(newer, newer_tables)
+    other, other_tables, _ = slot(item_bytes=b"larger" * 9)
+    assert not other.has_layout_of(newer)
+    assert not other.has_layout_of(None)
+    file.unseal()
+    file.seal(other, None, other_tables[other.layout_bytes :])
+    with pytest.raises(SnapshotError, match="layout differs"):
+        file.tables(other)
 
 
 def test_a_state_that_does_not_fit_is_refused_and_leaves_the_slot_torn(file: SlotFile) -> None:
@@ -198,7 +217,7 @@ def test_a_state_that_does_not_fit_is_refused_and_leaves_the_slot_torn(file: Slo
     file.unseal()
     for bad in (replace(header, data_bytes=16384), replace(header, data_offset=HEADER_BYTES + len(tables) - 1)):
         with pytest.raises(SnapshotError, match="do not fit"):
-            file.seal(bad, tables)
+            file.seal(bad, tables[: header.layout_bytes], tables[header.layout_bytes :])
     assert file.header() is None
 
 

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.proto.checkpoint import complete_checkpoints, read_marker
 from deadpool.proto.config import Keeping
-from deadpool.proto.vault.layout import UNIQUE, Header, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity
+from deadpool.proto.vault.layout import UNIQUE, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.checkpoints import format
 from deadpool.trainer_hooks.checkpoints.format import CheckpointRun, complete, public_name, restore_tables, write_part
@@ -52,13 +52,9 @@ def slot(folder: Path, rank: int, tensors: Tensors, state: StateId = STATE) -> S
         raw = tensors[item.key][0].contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         file.view[data_offset + item.offset : data_offset + item.offset + item.nbytes] = raw
         sums.append(checksum(raw))
-    tables, layout_bytes = Tables(layout=layout, meta=meta, checksums=tuple(sums)).to_bytes()
-    header = Header(
-        rank=rank, generation=state.generation, step=state.step, layout_bytes=layout_bytes, meta_bytes=len(meta),
-        items=len(items), data_offset=data_offset, data_bytes=layout.data_bytes, unique_bytes=layout.unique_bytes,
-        tables_checksum=checksum(tables),
-    )  # fmt: skip
-    file.seal(header, tables)
+    tables = Tables(layout=layout, meta=meta, checksums=tuple(sums))
+    header = tables.header(tables.rest(), rank=rank, generation=state.generation, step=state.step, data_offset=data_offset)
+    file.seal(header, layout.to_bytes(), tables.rest())
     return file
 
 

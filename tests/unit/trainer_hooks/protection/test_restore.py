@@ -11,7 +11,7 @@ from torch import nn
 from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
-from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, checksum, reserve, slot_path
+from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, Tables, checksum, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.holders import Following
@@ -61,7 +61,7 @@ class Rank:
         CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset), None)
         data = slots.data(index, data_offset, layout)
         sums = [checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items]
-        return slots.seal(index, STATE, layout, meta, sums, data_offset)
+        return slots.seal(index, STATE, Tables(layout=layout, meta=meta, checksums=sums), data_offset)
 
     def replicate(self, slot: OpenSlot, holder: Endpoint) -> None:
         stamp = Stamp(rank=self.rank, state=STATE, keep_step=NO_STEP, sender_generation=1)

@@ -10,7 +10,7 @@ from torch import nn
 
 from deadpool.host.errors import SnapshotError
 from deadpool.proto.messages import SlotKind
-from deadpool.proto.vault.layout import SLOT_NAMES, checksum, reserve, slot_path
+from deadpool.proto.vault.layout import SLOT_NAMES, Tables, checksum, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.restore import from_own_slot
@@ -57,7 +57,7 @@ def save(training: Training, folder: Path, state: StateId) -> OwnSlots:
     CpuEngine().copy([by_key[item.key] for item in layout.items], slots.targets(index, layout, data_offset), None)
     data = slots.data(index, data_offset, layout)
     sums = [checksum(data[item.offset : item.offset + item.nbytes]) for item in layout.items]
-    slots.seal(index, state, layout, meta, sums, data_offset)
+    slots.seal(index, state, Tables(layout=layout, meta=meta, checksums=sums), data_offset)
     return slots
 
 
