@@ -136,4 +136,5 @@ def past_lines(events: Iterable[dict[str, Any]]) -> list[str]:
                 lines.append(f"{at}recovered from: {event.get('cause')} ({event.get('failure_class')})")
             case "job_ended":
                 lines.append(f"{at}ended with exit code {event.get('exit_code')}: {event.get('reason')}")
+                lines += [f"    {event['error']}"] if event.get("error") else []
     return lines or ["its events tell of no failure and no end"]

@@ -14,6 +14,7 @@ _RECOVERIES = ("recovered", "restarted")
 class EndedJob:
     """`exit_code`: None where the events do not say it: the supervisor was killed, and the launcher with it.
 
+    `error`: of the process that failed, its last line.
     `began`, `ended`: ISO times of the first event and of the end (or the last event). `recoveries`: their events.
     `summary`: as its supervisor has written it, {} where it could not.
     """
@@ -22,6 +23,7 @@ class EndedJob:
     log_dir: str
     exit_code: int | None
     reason: str
+    error: str
     began: str
     ended: str
     generation: int
@@ -41,12 +43,13 @@ def ended_job(job_id: str, log_dir: str, lines: Iterable[str], summary: str = ""
     end: dict[str, Any] = next((event for event in reversed(events) if event.get("event") == "job_ended"), {})
     last = end or (events[-1] if events else {})
     written = parse(summary)
-    is_of_it = bool(end) and (written.get("exit_code"), written.get("generations")) == (end["exit_code"], end["generation"])
+    is_of_it = bool(end) and (written.get("exit_code"), written.get("generations")) == (end.get("exit_code"), end.get("generation"))
     return EndedJob(
         job_id=job_id,
         log_dir=log_dir,
         exit_code=end.get("exit_code"),
         reason=str(end.get("reason", "")) or "its events do not say how: supervisor and launcher were killed",
+        error=str(end.get("error", "")),
         began=str(events[0].get("time", "")) if events else "",
         ended=str(last.get("time", "")),
         generation=int(last.get("generation", 0)),
@@ -80,6 +83,7 @@ def as_json(job: EndedJob) -> dict[str, Any]:
         "phase": "ended",
         "exit_code": job.exit_code,
         "reason": job.reason,
+        "error": job.error,
         "began": job.began,
         "ended": job.ended,
         "generation": job.generation,

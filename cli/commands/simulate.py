@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from deadpool.cli.commands.ended import parse
+from deadpool.cli.commands.ended import last_job, parse
+from deadpool.cli.commands.which_job import read_ended
 from deadpool.cli.options.types import seconds, whole_number
 from deadpool.cli.picture import check_picture
 from deadpool.cli.simulate.cluster import DAY_S, HOUR_S, RecoveryTimes, SimulatedCluster, Strategy
@@ -140,7 +141,8 @@ def simulate(
 ) -> None:
     """Simulate a training whose nodes fail, under each strategy, and print what to expect: goodput, where the time went, spares.
 
-    With --from, rates and recovery times are those of a real job (its log folder's events.jsonl) where no option says otherwise.
+    With --from, rates, the time of a step and of recoveries are those of a real job (its log folder's events.jsonl) where no
+    option says otherwise.
     Means of --runs trainings with intervals of 95 %.
     """
     given = {name for name in context.params if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
@@ -157,7 +159,8 @@ def simulate(
         raise ConfigError("--failures-per-rack-day: how many nodes stand in a rack? Say so with --rack-nodes")
     measured = None
     if events is not None:
-        measured = measured_job([event for line in events.read_text(errors="replace").splitlines() if (event := parse(line))])
+        said = last_job([event for line in events.read_text(errors="replace").splitlines() if (event := parse(line))])
+        measured = measured_job(said, read_ended("", events.parent, events.name).summary)
         numbers |= {name: value for name, value in _taken_from(measured).items() if name not in given}
     times = RecoveryTimes(**{name: numbers.pop(name) for name in RecoveryTimes.__dataclass_fields__})
     cluster = SimulatedCluster(repair_s=numbers.pop("repair_h") * HOUR_S, **numbers)
@@ -188,6 +191,7 @@ def _taken_from(job: MeasuredJob) -> dict[str, float]:
         "failures_per_node_day": job.failures_per_node_day,
         "swap_s": job.swap_s,
         "transient_s": job.transient_s,
+        "step_s": job.step_s,
     }
     if job.failures:
         taken["transient_share"] = job.transient / job.failures
@@ -225,7 +229,8 @@ def _print(
         f"{cluster.step_s:g} s are {days:.1f} days without a failure; {cluster.failures_per_s * DAY_S:.2f} failures a day."
     )
     if measured is not None:
-        console.print(f"Measured: {measured.failures} failures in {measured.ran_s:.0f} s on {measured.nodes} nodes.")
+        step = f", a step takes {measured.step_s:.3g} s" if measured.step_s is not None else ""
+        console.print(f"Measured: {measured.failures} failures in {measured.ran_s:.0f} s on {measured.nodes} nodes{step}.")
     table = Table(box=box.SIMPLE_HEAD)
     for name in (
         "strategy",

@@ -64,7 +64,8 @@ def ended_view(job: EndedJob) -> RenderableType:
     text.append("ended: ", style="green" if good else "bold red")
     text.append(f"{job.reason}{code}", style="not bold" if good else "bold red")
     when = f"{job.ended[:19].replace('T', ' ')} UTC, after {job.duration_s:.0f} s" if job.ended else "no event was written"
-    parts: list[RenderableType] = [text, Text(f"{when}, generation {job.generation}; logs in {job.log_dir}")]
+    parts: list[RenderableType] = [text, *([Text(f"  {job.error}", style="red")] if job.error else [])]
+    parts.append(Text(f"{when}, generation {job.generation}; logs in {job.log_dir}"))
     if job.summary:
         parts += [Text(line) for line in _how_far(job.summary)]
     if job.recoveries:

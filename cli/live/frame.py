@@ -124,7 +124,9 @@ def spent_text(spent: SpentTimes, *, charged: float | None) -> str:
     """Returns the goodput, and what the rest of the time went into. `charged`: the same with spares paid, where there are any."""
     parts = [f"{name} {getattr(spent, name):.1f} s" for name in _LOST_KINDS if getattr(spent, name) >= 0.05]
     paid = f" ({charged:.1%} with spares paid)" if charged is not None else ""
-    return f"goodput {spent.goodput:.1%}{paid} of {clock_text(spent.wall_s)}" + (f": {', '.join(parts)}" if parts else "")
+    return f"goodput {spent.goodput:.1%}{paid} of {clock_text(spent.wall_s - spent.assembling)}" + (
+        f": {', '.join(parts)}" if parts else ""
+    )
 
 
 def interval_text(status: JobStatus) -> str:

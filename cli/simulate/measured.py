@@ -1,6 +1,6 @@
 """What the events of a real job say of failures and recoveries, for a simulation with its figures. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -14,7 +14,7 @@ from deadpool.host.errors import ConfigError
 class MeasuredJob:
     """`swap_s`, `transient_s`: medians of its recoveries with and without a spare; None where there was none.
 
-    `failures`: recoveries that no person had asked for.
+    `failures`: recoveries that no person had asked for. `step_s`: a step's mean time; None where the job's summary does not say.
     """
 
     nodes: int
@@ -23,14 +23,15 @@ class MeasuredJob:
     transient: int
     swap_s: float | None
     transient_s: float | None
+    step_s: float | None = None
 
     @property
     def failures_per_node_day(self) -> float:
         return self.failures / (self.nodes * self.ran_s / DAY_S)
 
 
-def measured_job(events: Sequence[dict[str, Any]]) -> MeasuredJob:
-    """`events`: of events.jsonl, of one job. ConfigError where it never ran."""
+def measured_job(events: Sequence[dict[str, Any]], summary: Mapping[str, Any] | None = None) -> MeasuredJob:
+    """`events`: of events.jsonl, of one job, and its summary. ConfigError where it never ran."""
     members = [len(event.get("members", ())) for event in events if event.get("event") == "generation"]
     started = [str(event["time"]) for event in events if event.get("event") == "started"]
     if not members or not started:
@@ -46,4 +47,5 @@ def measured_job(events: Sequence[dict[str, Any]]) -> MeasuredJob:
         transient=len(others),
         swap_s=median(swaps) if swaps else None,
         transient_s=median(others) if others else None,
+        step_s=summary["spent_s"]["productive"] / summary["steps"] if summary and summary["steps"] else None,
     )

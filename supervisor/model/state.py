@@ -23,6 +23,7 @@ from deadpool.supervisor.model.phase import MOVES, Phase
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage, Story
 
 _OF_SIGNALS = 128  # exit codes above it name the signal that ended the job
+_ERROR_LETTERS = 500  # of the line in the event; all of it is in the logs
 STOP_MARGIN_S = 10.0  # an agent that has not said Stopped this long after its grace is given up
 
 
@@ -301,7 +302,8 @@ class JobState:
         ending.root_cause = f"{reason}\n{details}".rstrip() if exit_code in (1, 2) else ""
         ending.deadline_s = now_s + self.config.end_timeout_s + STOP_MARGIN_S
         self.recovery.attempt = self.recovery.story = self.failures.broken_collective = None
-        self.note("job_ended", exit_code=exit_code, reason=reason)
+        error = {"error": details.splitlines()[-1][:_ERROR_LETTERS]} if details else {}
+        self.note("job_ended", exit_code=exit_code, reason=reason, **error)
         self.outbox.append(EndJob(cause=self.cause, exit_code=exit_code, root_cause=ending.root_cause))
         by_signal = exit_code - _OF_SIGNALS if exit_code > _OF_SIGNALS else SIGTERM  # ranks get the one that the launcher got
         stop = Stop(reason=reason, grace_s=self.config.stop_grace_s, signal_number=by_signal, exit_code=exit_code)

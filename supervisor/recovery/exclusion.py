@@ -2,7 +2,8 @@
 
 Only where every rank holds the same, as with DDP: then nothing is lost with them but their share of each batch, and whoever
 returns finds its state on any other rank. What follows is another training than the unbroken one, and is called so.
-The ranks of the first seat are not excluded: rank 0 is the one that broadcasts, in DDP itself and in most scripts.
+The ranks of the first seat are not excluded: rank 0 is the one that broadcasts, in DDP itself and in most scripts, and what a
+script does `if rank == 0` (its logs, its own checkpoints, its decisions) would be done by nobody, without anybody noticing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from deadpool.supervisor.recovery.orders import assign
 from deadpool.supervisor.recovery.seats import fill_seats
 
 FIRST_SEAT = 0
+_NOT_RANK_0 = "rank 0 is among them: what it broadcasts, logs and saves would be nobody's"
 
 
 def exclude_lost(state: JobState) -> None:
@@ -31,7 +33,7 @@ def exclude_lost(state: JobState) -> None:
         lost = roster.nodes[roster.of_seat(seat)[0].node_id].role in (NodeRole.LOST, NodeRole.FAULTY)
         if lost and seat == FIRST_SEAT:
             ranks = tuple(rank.rank for rank in roster.of_seat(seat))
-            state.note("not_excluded", ranks=ranks, reason="rank 0 is among them, from which others expect what is broadcast")
+            state.note("not_excluded", ranks=ranks, reason=_NOT_RANK_0)
         elif lost and seat not in recovery.needed:
             roster.exclude(seat)
 

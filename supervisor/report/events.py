@@ -91,7 +91,12 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         "slowest_build": _event("No process has taken longer so far from join() to its first step.", rank=W, seconds=N),
         "released": _event("All ranks have finished their step loops; they may exit, or come to another one.", step=W),
         "loop_begins": _event("All ranks have come to their next loop, and go on with this step.", step=W),
-        "job_ended": _event("The last event: why the job is over. 0: done.", exit_code=W, reason=T),
+        "job_ended": _event(
+            "The last event: why the job is over. 0: done. `error`: the last line of what the process said that it failed of.",
+            {"error": T},
+            exit_code=W,
+            reason=T,
+        ),
         "waiting_for_node": _event("There is no node for these places; the job waits for one.", {"ranks": R}, seats=R),
         "resized": _event("The job goes on with so many nodes.", nnodes=W),
     },

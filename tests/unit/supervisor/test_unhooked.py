@@ -21,6 +21,8 @@ def test_unhooked_ranks_restart_together_up_to_max_restarts() -> None:
     scene.exits(1, 3, log_tail="boom")
     assert scene.end().exit_code == 1
     assert scene.end().root_cause == "rank 1 on node0 failed: exit code 3\nboom"
+    (ended,) = scene.notes("job_ended")
+    assert ended.fields == {"exit_code": 1, "reason": "rank 1 on node0 failed: exit code 3", "error": "boom"}
 
 
 @pytest.mark.parametrize(("waited_s", "done", "counted"), [(119, [], 0), (121, [], 1), (1, [0], 1)])

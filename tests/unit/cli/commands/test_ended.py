@@ -34,11 +34,11 @@ def shown(job: EndedJob) -> str:
 
 
 def test_the_end_is_named_with_what_went_before() -> None:
-    end = {"event": "job_ended", "exit_code": 1, "reason": "rank 3 raised ValueError"}
+    end = {"event": "job_ended", "exit_code": 1, "reason": "rank 3 raised ValueError", "error": "ValueError: no such word"}
     job = ended_job("gpt", "/logs/gpt", [*lines({"event": "node_joined"}, RECOVERED, end, {"event": "node_lost"}), '{"cut'])
     assert (job.exit_code, job.reason, job.generation, job.duration_s) == (1, "rank 3 raised ValueError", 2, 2.0)
     for part in (
-        "gpt ended: rank 3 raised ValueError (exit code 1)",
+        "gpt ended: rank 3 raised ValueError (exit code 1) ValueError: no such word",
         "2026-11-30 09:00:02 UTC, after 2 s, generation 2; logs in /logs/gpt",
         "permanent: node1 lost: its stream was closed",
         "spare node2 took ranks 2, 3, resumed at step 7, 1 step again",

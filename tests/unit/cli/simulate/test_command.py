@@ -106,6 +106,15 @@ def test_figures_of_a_real_job_are_taken_unless_an_option_says_otherwise(
     assert "Measured: 2 failures in 86400 s on 2 nodes." in capfd.readouterr().out
 
 
+def test_the_time_of_a_step_is_in_the_summary_beside_the_events(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "events.jsonl"
+    log.write_text("".join(json.dumps({"generation": 3} | event) + "\n" for event in EVENTS))
+    summary = {"exit_code": 0, "generations": 3, "steps": 1000, "spent_s": {"productive": 250.0}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert main.run(["simulate", "--from", str(log), "--steps", "5000", "--runs", "2"]) == 0
+    assert "Measured: 2 failures in 86400 s on 2 nodes, a step takes 0.25 s." in capfd.readouterr().out
+
+
 def test_events_of_a_job_that_never_ran() -> None:
     with pytest.raises(ConfigError, match="no job that has run"):
         measured_job(EVENTS[:1])
