@@ -43,7 +43,10 @@ def ended_job(job_id: str, log_dir: str, lines: Iterable[str], summary: str = ""
     end: dict[str, Any] = next((event for event in reversed(events) if event.get("event") == "job_ended"), {})
     last = end or (events[-1] if events else {})
     written = parse(summary)
-    is_of_it = bool(end) and (written.get("exit_code"), written.get("generations")) == (end.get("exit_code"), end.get("generation"))
+    is_of_it = bool(end) and (written.get("exit_code"), written.get("generations")) == (
+        end.get("exit_code"),
+        end.get("generation"),
+    )
     return EndedJob(
         job_id=job_id,
         log_dir=log_dir,

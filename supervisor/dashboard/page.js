@@ -9,7 +9,7 @@ const PHASES = { detect: "detect", decide: "decide", quiesce: "quiesce", plan: "
 const TONES = { run: "good", recover: "warn", start: "", assemble: "", finish: "", end: "" };
 const ROLES_APART = ["lost", "faulty", "drained", "draining"];
 const TILES_FROM = 8, ROWS_SHOWN = 64, ROWS_OF_MANY = 16, RECOVERIES_SHOWN = 50, EVENTS_SHOWN = 200, EVENTS_KEPT = 20000;
-const SILENT_MS = 10000, FIRST_PAUSE_MS = 500, LONGEST_PAUSE_MS = 8000, OF_SIGNALS = 128;
+const SILENT_MS = 10000, FIRST_PAUSE_MS = 500, LONGEST_PAUSE_MS = 8000, OF_SIGNALS = 128, NO_STEP = -1;
 
 const at = (id) => document.getElementById(id);
 const view = { status: null, now: 0, events: [], dropped: 0, paused: false, ended: false, heard: 0, opened: false };
@@ -472,9 +472,17 @@ function showEvents() {
   at("events").replaceChildren(...last.reverse().map(eventRow));
 }
 
+// As many digits of a number as a person reads.
+function said(value) {
+  if (typeof value === "number") return Number.isInteger(value) ? value : Number(value.toPrecision(4));
+  if (Array.isArray(value)) return value.map(said).join(", ");
+  return typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name.replaceAll("_", " ")} ${said(each)}`).join(", ") : value;
+}
+
 function eventRow({ time, event, generation, at, caused_by, version, ...fields }) {
-  const says = Object.entries(fields).filter(([, value]) => value !== "" && !(Array.isArray(value) && !value.length));
-  const text = says.map(([name, value]) => `${name.replaceAll("_", " ")} ${Array.isArray(value) ? value.join(", ") : typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ");
+  const nothing = ([name, value]) => value === "" || value === null || (Array.isArray(value) && !value.length) || (name.endsWith("step") && value === NO_STEP);
+  const says = Object.entries(fields).filter((field) => !nothing(field));
+  const text = says.map(([name, value]) => `${name.replaceAll("_", " ")} ${said(value)}`).join(" · ");
   return element("li", {}, element("time", { datetime: time, title: time }, clock(at)), element("span", { class: "gen" }, `g${generation}`),
     element("span", { class: "name" }, event.replaceAll("_", " ")), element("span", { class: "says" }, text.slice(0, 400)));
 }

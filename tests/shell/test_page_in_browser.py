@@ -80,7 +80,7 @@ class MadeUpJob:
         self.note("generation", 2, reason="node1 lost", members=("node0", "node2"))
         self.note(
             "recovered", 2, cause="node1 lost: its stream was closed", failure_class="permanent", ranks=(2, 3), spare="node2",
-            moved=(2, 3), resume_step=40, steps_reexecuted=1, total_s=0.56,
+            moved=(2, 3), resume_step=40, steps_reexecuted=1, total_s=0.5600834,
         )  # fmt: skip
 
 
@@ -148,6 +148,8 @@ def test_a_swap_that_is_over_in_no_time_is_seen_and_said(job: MadeUpJob, window:
         row.wait_for()
         assert "node2 took ranks 2, 3" in row.inner_text()
         assert row.get_by_role("img", name="detect 0.01 s, quiesce 0.30 s, restore 0.10 s, first step 0.15 s").count() == 1
+        said = page.get_by_role("region", name="Events, the newest first").inner_text()
+        assert "moved 2, 3 · resume step 40 · steps reexecuted 1 · total s 0.5601" in said
         page.get_by_role("log").filter(has_text="Recovered in 0.56 s, resumed at step 40").wait_for(state="attached")
         assert page.get_by_role("img", name="2 generations, 1 recovery").count() == 1
         assert page.get_by_role("row").filter(has_text="node1").last.get_by_role("cell", name="lost").count() == 1
