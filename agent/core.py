@@ -300,6 +300,7 @@ class NodeCore:
         assert process.rank is not None
         assert process.role is not None
         process.hot, process.role = 0, replace(process.role, hot=False)
+        process.generation = max(process.generation, order.generation)  # also where it has yet to register, and knows of none
         yield NameProcess(process=process.number, rank=process.rank, generation=order.generation)
         if process.registered:
             yield Report(message=messages.RankJoined(generation=order.generation, rank=process.rank, pid=process.pid))

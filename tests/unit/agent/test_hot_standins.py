@@ -75,6 +75,18 @@ def test_one_that_has_ended_by_then_is_replaced_and_its_end_is_none_of_the_rank(
     assert node.core.ranks().keys() == {0, 1}
 
 
+def test_one_that_dies_as_the_rank_before_it_has_registered_is_the_ranks_end() -> None:
+    """Said in the generation that made it hot it was nobody's, and the recovery waited for the rank."""
+    node = Node()
+    started = node.run(node.get_hot(0), register=False)
+    node.order(Quiesce(generation=2, reason="node1 is lost"))
+    node.assign(0, generation=2)
+    node.order(Quiesce(generation=3, reason="node2 is lost"))
+    (exited,) = reports(node.exit(*started))
+    assert isinstance(exited, RankExited)
+    assert (exited.rank, exited.generation, exited.hot) == (0, 2, False)
+
+
 @pytest.mark.parametrize("hot", [True, False])
 def test_for_other_ranks_they_end_without_a_word(hot: bool) -> None:
     node = hot_node()
