@@ -36,10 +36,7 @@ def settle(state: JobState, *, now_s: float) -> None:
     keep_hot = state.config.spare_readiness is Readiness.HOT
     if not (keep_hot or recovery.hot or recovery.swaps or state.config.hot_standins or roster.excluded):
         return
-    if state.phase is Phase.END:
-        recovery.hot.clear()
-        recovery.hot_members.clear()
-        recovery.swaps.clear()
+    _end(state)
     for node_id in [each for each in recovery.swaps if each not in roster.seats]:
         del recovery.swaps[node_id]  # it has no ranks any more, for whatever reason
     wanted = {roster.seats.index(node_id) for node_id in recovery.swaps} | roster.excluded
@@ -48,6 +45,7 @@ def settle(state: JobState, *, now_s: float) -> None:
             hot_nodes.let_go(state, node_id)
     swaps_go_on(state, now_s=now_s)
     returns_go_on(state, now_s=now_s)
+    _end(state)  # a return may find that there are too few nodes
     for node_id in [each for each in recovery.hot_members if each not in roster.seats]:
         hot_nodes.let_go(state, node_id)
     if state.hooked and state.phase is Phase.RUN and state.progress.commit_step != NO_STEP:
@@ -55,6 +53,14 @@ def settle(state: JobState, *, now_s: float) -> None:
             _keep_hot(state, now_s=now_s)
         if state.config.hot_standins:
             _keep_members_hot(state, now_s=now_s)
+
+
+def _end(state: JobState) -> None:
+    """With the job all is over that was to get ready for it."""
+    if state.phase is Phase.END:
+        state.recovery.hot.clear()
+        state.recovery.hot_members.clear()
+        state.recovery.swaps.clear()
 
 
 def _keep_hot(state: JobState, *, now_s: float) -> None:

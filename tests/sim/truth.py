@@ -181,16 +181,19 @@ class Truth:
         self.excused |= alone or not (len(self.losses) <= self._copies() or self._are_one_rack(set(self.losses)))
 
     def _copies(self) -> int:
-        """Returns how many nodes may be lost together without the newest commit: fewer once nodes are excluded."""
-        smaller = [generation for generation, ranks in self.excluded.items() if ranks and generation > self.committed_in]
-        copies = [each for generation in (self.committed_in, *smaller) for each in self.groups(generation).copies.values()]
+        """Returns how many nodes may be lost together without the newest commit: fewer once there are fewer nodes."""
+        copies = [each for placed in self._placed() for each in placed.values()]
         return max(1, min(self.replicas, *copies)) if copies else 1
 
+    def _placed(self) -> list[dict[str, int]]:
+        """Returns where ranks and their replicas have been since the newest commit."""
+        return [groups.copies for number, groups in self.generations.items() if number >= self.committed_in and groups.copies]
+
     def _are_one_rack(self, lost: set[str]) -> bool:
-        """Returns whether these nodes are of one rack, and no rack had more than half of the nodes that trained."""
-        copies = self.groups(self.committed_in).copies
-        counts = Counter(self.racks.get(node) for node in copies)
-        return len({self.racks.get(node, node) for node in lost}) == 1 and 0 < 2 * max(counts.values(), default=0) <= len(copies)
+        """Returns whether these nodes are of one rack, and no rack has had more than half of the nodes that trained."""
+        one = len({self.racks.get(node, node) for node in lost}) == 1
+        placed = self._placed()
+        return one and bool(placed) and all(2 * max(Counter(map(self.racks.get, each)).values()) <= len(each) for each in placed)
 
     def announce(self, generation: int, rank: int, content: int) -> bool:
         """A rank says that its state is safe; returns whether it is committed now."""

@@ -6,7 +6,7 @@ import pytest
 from supervising import Scene, replica, snapshot
 
 from deadpool.proto import messages
-from deadpool.proto.config import OnLoss
+from deadpool.proto.config import OnExhausted, OnLoss
 from deadpool.proto.messages import NO_STEP, Slot, SourceKind
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.recovery.exclusion import obstacle
@@ -162,6 +162,29 @@ def test_a_call_that_has_no_result_without_them_wants_them_back() -> None:
     scene.hello(5)
     scene.lose(5)
     assert scene.state.roster.excluded == set(), "not in this job any more"
+
+
+def test_a_return_of_all_that_finds_too_few_nodes_ends_the_job_with_nothing_to_get_ready_for() -> None:
+    """That all are needed came out while the ranks were out of their loop: they return at the next boundary."""
+    scene = Scene(on_loss=OnLoss.EXCLUDE, on_exhausted=OnExhausted.ABORT, nnodes=3, spares=0)
+    scene.start(commit_step=4)
+    scene.lose(1)
+    scene.lose(2)
+    scene.forget()
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4, yielded=6)
+    ranks = range(6)
+    own = [alike(snapshot, rank, 5, ranks) for rank in (0, 1)]
+    scene.report(0, *own, *(alike(replica, rank, 5, ranks) for rank in (2, 3, 4, 5)))
+    scene.bring_up(5)
+    scene.hello(5)
+    scene.state.recovery.needs_all = True
+    for rank in (2, 3):
+        scene.say(
+            5, messages.RankPrepared(generation=3, rank=rank, live_generation=0, live_step=NO_STEP, commit_step=4, hot=True)
+        )
+    assert scene.end().exit_code == 1
+    assert (scene.state.recovery.hot, scene.state.recovery.swaps) == ({}, {})
 
 
 def test_no_checkpoint_is_asked_for_while_parts_of_it_would_be_missing() -> None:
