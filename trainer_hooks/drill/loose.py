@@ -4,22 +4,37 @@ It is no part of a snapshot. Whether it matters nobody can tell from here; where
 and one of these was not what it had been before the step, it is the likely cause.
 """
 
+import dis
 import functools
 import inspect
 import operator
 import random
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType, GeneratorType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 _OF_OPTIMIZERS = ("state", "param_groups", "defaults", "step", "optim")
 _PLAIN = (bool, int, float, complex, str, bytes)
 _ROW_MAX = 10_000  # longer containers are not looked at
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_DEPTH = 3  # of containers in containers
+_HOOKS = (  # where torch keeps functions of the script that a step calls
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_post_accumulate_grad_hooks",
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "lr_lambdas",
+)
 
 
 def loose_of(
@@ -34,7 +49,7 @@ def loose_of(
     for name, optimizer in optimizers.items():
         found |= {f"attribute {key} of {name}": kept for key, _, kept in _attributes(optimizer) if key not in _OF_OPTIMIZERS}
     known = {id(each) for each in (*models.values(), *optimizers.values())}
-    for name, value in _reached_by(step):
+    for name, value in _reached_by([step, *_called_by((models, optimizers))]):
         if id(value) not in known:
             found |= dict(_within(name, value))
     return found
@@ -63,7 +78,7 @@ def _kind(value: Any) -> str:
     return "iterator" if isinstance(value, Iterator) else "variable"
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: Any, depth: int = _DEPTH) -> Any:
     """Returns what stands for the value in a comparison, None when nothing can."""
     if isinstance(value, (*_PLAIN, Tensor)):
         return value
@@ -71,11 +86,23 @@ def _comparable(value: Any) -> Any:
         return state
     if isinstance(value, Iterator):
         return _place_of(value)
-    if isinstance(value, list | tuple | set) and len(value) <= _ROW_MAX and all(isinstance(each, _PLAIN) for each in value):
-        return sorted(map(repr, value)) if isinstance(value, set) else list(value)
-    if isinstance(value, dict) and len(value) <= _ROW_MAX and all(isinstance(each, _PLAIN) for each in value.values()):
-        return {str(key): each for key, each in value.items()}
+    if isinstance(value, list | tuple | set | dict) and depth and len(value) <= _ROW_MAX:
+        return _of_container(value, depth - 1)
     return None
+
+
+def _of_container(value: Any, depth: int) -> Any:
+    """Returns it with what stands for each part, None when nothing does for one of them."""
+    parts = value.values() if isinstance(value, dict) else value
+    if all(isinstance(each, _PLAIN) for each in parts):
+        stand: list[Any] = list(parts)
+    else:
+        stand = ["None" if each is None else _comparable(each, depth) for each in parts]
+    if any(each is None for each in stand):
+        return None
+    if isinstance(value, dict):
+        return dict(zip(map(str, value), stand, strict=True))
+    return sorted(map(repr, stand)) if isinstance(value, set) else stand
 
 
 def _place_of(iterator: Iterator[Any], depth: int = 3) -> Any:
@@ -103,12 +130,12 @@ def _generator_state(value: Any) -> Any:
     return None
 
 
-def _reached_by(step: Callable[..., Any] | None) -> Iterator[tuple[str, Any]]:
-    """Yields (name, value) of what the step function closes over, of the globals that it names, and of its own object.
+def _reached_by(roots: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yields (name, value) of what these functions close over, of the globals that they name, and of their own objects.
 
-    Functions of the script that it calls are looked into as well.
+    Functions of the script that they call are looked into as well, also those that hooks and schedulers keep for them.
     """
-    waiting, seen = [step], set()
+    waiting, seen = list(roots), set()
     while waiting:
         function = waiting.pop()
         while isinstance(function, functools.partial):
@@ -117,17 +144,51 @@ def _reached_by(step: Callable[..., Any] | None) -> Iterator[tuple[str, Any]]:
             yield "self", function.__self__
             function = function.__func__
         function = inspect.unwrap(function) if callable(function) else function
-        if not isinstance(function, FunctionType) or id(function) in seen:
+        if not isinstance(function, FunctionType) or id(function) in seen or _is_library(function):
             continue
         seen.add(id(function))
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         names = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
-        names |= {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+        names |= {name: function.__globals__[name] for name in _globals_of(function.__code__) if name in function.__globals__}
         for name, value in names.items():
-            if isinstance(value, FunctionType) and value.__module__ == function.__module__:
+            if isinstance(value, FunctionType):
                 waiting.append(value)
             else:
+                waiting += _called_by(value)
                 yield name, value
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Returns the globals that code reads, with those of functions within it; not what it reads of objects."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_globals_of(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+def _called_by(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Yields the functions that models, optimizers and schedulers, or containers of them, keep to be called in a step."""
+    match value:
+        case Mapping() | list() | tuple() if depth and len(value) <= _ROW_MAX:
+            for each in value.values() if isinstance(value, Mapping) else value:
+                yield from _called_by(each, depth - 1)
+        case nn.Module():
+            for each in (*value.modules(), *value.parameters()):
+                yield from _hooks_of(each)
+        case Optimizer() | LRScheduler():
+            yield from _hooks_of(value)
+
+
+def _hooks_of(owner: Any) -> Iterator[Any]:
+    for name in _HOOKS:
+        kept = getattr(owner, name, None)
+        if kept:
+            yield from kept.values() if isinstance(kept, Mapping) else kept
+
+
+def _is_library(function: FunctionType) -> bool:
+    """Returns whether it is no function of the script or of modules beside it."""
+    return function.__module__.partition(".")[0] == __package__.partition(".")[0] or function.__code__.co_filename.startswith(
+        _LIBRARIES
+    )
 
 
 def _is_filled(cell: Any) -> bool:

@@ -95,6 +95,59 @@ def test_a_bound_step_reaches_its_own_object() -> None:
     assert loose_of({}, {}, None) == {}
 
 
+def test_what_functions_that_torch_keeps_for_the_script_use_is_found() -> None:
+    calls, seen, taken = [0], [1], {"steps": 2}
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def rate(epoch: int) -> float:
+        calls[0] += 1
+        return 1.0 / calls[0]
+
+    schedulers = {"warm-up": torch.optim.lr_scheduler.LambdaLR(optimizer, rate)}
+    net.register_forward_hook(lambda module, args, output: seen.append(1))
+    optimizer.register_step_post_hook(lambda *args: taken.update(steps=taken["steps"] + 1))
+
+    def train_step(step: int) -> None:
+        for each in schedulers.values():
+            each.step()
+
+    found = loose_of({"model": net}, {"optimizer": optimizer}, train_step)
+    assert (found["variable calls"], found["variable seen"], found["variable taken"]) == ([1], [1], {"steps": 2})
+
+
+def test_tensors_that_are_carried_from_step_to_step_are_found() -> None:
+    class Recurrent(nn.Module):
+        hidden: object = None
+
+    net, memory = Recurrent(), {"newest": [torch.ones(2), None]}
+    net.hidden = (torch.zeros(2), torch.ones(2))
+
+    def train_step(step: int) -> object:
+        return memory
+
+    before = dict(leaves(loose_of({"model": net}, {}, train_step)))
+    net.hidden[0].add_(1)
+    memory["newest"][0].add_(1)  # type: ignore[union-attr]
+    after = dict(leaves(loose_of({"model": net}, {}, train_step)))
+    assert {name for name in before if before[name] != after[name]} == {
+        "attribute hidden of module model[0]", "variable memory.newest[0]",
+    }  # fmt: skip
+
+
+loss = 0.0  # as of a loop at the script's top level
+
+
+def test_a_global_that_is_only_named_as_an_attribute_is_none_that_the_step_uses() -> None:
+    def train_step(step: int) -> object:
+        def closure(found: object) -> object:
+            return found.loss, _global_generator  # type: ignore[attr-defined]
+
+        return closure
+
+    assert loose_of({}, {}, train_step).keys() == {"random generator _global_generator"}
+
+
 def test_an_iterator_that_the_step_reaches_is_told_by_how_far_it_is() -> None:
     loader: DataLoader[int] = DataLoader([1, 2, 3, 4])  # type: ignore[arg-type]
 
