@@ -35,6 +35,7 @@ from deadpool.agent.events import (
     Tell,
     UseEdges,
 )
+from deadpool.agent.gathering import Gathering, together
 from deadpool.agent.injections import Injections, command_for, concerns
 from deadpool.agent.processes.environment import STANDIN
 from deadpool.agent.roles import joining_role, starting_role
@@ -50,6 +51,9 @@ from deadpool.proto.messages import (
     Quiesce,
     RankExited,
     RankPrepared,
+    RankReformed,
+    RankRestored,
+    RankResumed,
     Role,
     StartRanks,
 )
@@ -93,6 +97,7 @@ class NodeCore:
         self.injections = Injections()
         self._next_number = 0
         self._standins = Standins()
+        self._gathering = Gathering()
         self._starting: StartRanks | None = None  # waits for the old processes' end
         self._quiesce: Quiesce | None = None
         self._last_exits: dict[int, RankExited] = {}
@@ -120,17 +125,48 @@ class NodeCore:
         return sum(each.waits and each.registered for each in self.processes.values())
 
     def next_deadline_s(self) -> float | None:
-        return None if self._ending or self._problem else self._standins.next_deadline_s(self._waiting(), self.ranks())
+        standins_s = None if self._ending or self._problem else self._standins.next_deadline_s(self._waiting(), self.ranks())
+        return min((at_s for at_s in (standins_s, self._gathering.deadline_s) if at_s is not None), default=None)
 
     # ------------------------------------------------------------ events
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
-        return list(self._handle(event, now_s))
+        return list(self._gathered(self._handle(event, now_s), now_s))
 
     def tick(self, *, now_s: float) -> list[Command]:
         """A deadline has come."""
+        if self._gathering.deadline_s is not None and self._gathering.deadline_s <= now_s:
+            return [*self._say_gathered(), *self._ticked(now_s)]
+        return list(self._ticked(now_s))
+
+    def _ticked(self, now_s: float) -> Iterator[Command]:
         self._standins.tick(self.ranks(), now_s=now_s)
-        return list(self._refill())
+        yield from self._refill()
+
+    def _gathered(self, commands: Iterable[Command], now_s: float) -> Iterator[Command]:
+        """Holds back what ranks say of a recovery until all here have said it; before anything else is said it goes on."""
+        for command in commands:
+            match command:
+                case Report(message=RankPrepared(hot=False) | RankReformed() | RankRestored() | RankResumed() as word) if (
+                    self._gathering.is_current(word)
+                ):
+                    if self._gathering.begins(word):
+                        yield from self._say_gathered()
+                    if self._gathering.add(word, self.ranks(), now_s=now_s):
+                        yield from self._say_gathered()
+                    continue
+                case Report() | ReportVault() | EndNode():
+                    yield from self._say_gathered()
+                case _:
+                    pass
+            yield command
+
+    def _say_gathered(self) -> Iterator[Command]:
+        words = self._gathering.take()
+        if words:
+            yield Report(message=together(words))
+        if any(isinstance(word, RankPrepared) for word in words):
+            yield ReportVault(generation=self.generation)
 
     def _handle(self, event: Event, now_s: float) -> Iterator[Command]:
         match event:
@@ -360,10 +396,7 @@ class NodeCore:
                 yield Report(message=replace(message, hot=True))
             case _ if process.hot:
                 pass  # the rank's process is another one; what ends this one is said with its end
-            case RankPrepared():
-                yield Report(message=message)
-                yield ReportVault(generation=self.generation)
-            case messages.RankResumed(generation=generation, rank=rank):
+            case RankResumed(generation=generation, rank=rank):
                 yield Report(message=message)
                 self._standins.resumed(generation, rank)
                 yield from self._refill()

@@ -22,6 +22,7 @@ from deadpool.agent.core import NodeCore
 from deadpool.agent.edges.launcher import find_launcher
 from deadpool.agent.edges.pairs import MpiPairs
 from deadpool.agent.events import Command, Event
+from deadpool.agent.gathering import GATHERED
 from deadpool.agent.health.fd_exhaustion import RETRY_S, is_exhaustion
 from deadpool.agent.health.gpus import Gpus, open_nvml
 from deadpool.agent.heartbeats import Heartbeats
@@ -158,6 +159,8 @@ class NodeRuntime:
     def dispatch(self, event: Event) -> None:
         """Hands the event to the core and carries out what it wants; events that this leads to wait their turn."""
         self._events.append(event)
+        if isinstance(event, events.RankSpoke) and isinstance(event.message, GATHERED) and self._moments is not None:
+            self._moments.said(event.message)
         if self._handling:
             return
         self._handling = True
@@ -214,7 +217,7 @@ class NodeRuntime:
                 self._configure(config)
             case events.Report(message=message):
                 self._link.send(message)
-                if self._moments is not None:
+                if self._moments is not None and not isinstance(message, GATHERED):  # those were written when they were said
                     self._moments.said(message)
             case events.Tell(process=process, order=order):
                 self._ranks.tell(process, order)

@@ -27,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.bare_streams import BareStream
+from deadpool.agent.gathering import together
 from deadpool.agent.relay.door import GroupPlace, Relay
 from deadpool.agent.stream_tasks import cancelled
 from deadpool.agent.supervisor_link.conversation import Conversation
@@ -337,21 +338,22 @@ class SimulatedAgent:
             case messages.Assign(generation=generation, placements=placements):
                 given = [placement.rank for placement in placements]
                 self._pids |= {rank: 100_000 * generation + rank for rank in given}
-                return [*(self._prepared(rank) for rank in given), self._report(generation)]
+                return [together([self._prepared(rank) for rank in given]), self._report(generation)]
             case messages.Quiesce(generation=generation):
                 self._generation = generation
-                return [*(self._prepared(rank) for rank in self._pids), self._report(generation)]
+                prepared = [together([self._prepared(rank) for rank in self._pids])] if self._pids else []
+                return [*prepared, self._report(generation)]
             case messages.Reform(generation=generation, resume_step=step):
                 self._failed.clear()
-                at_ns = time.monotonic_ns()
+                at_ns, ranks = time.monotonic_ns(), list(self._pids)
                 return [
-                    message
-                    for rank in self._pids
-                    for message in (
-                        messages.RankReformed(generation=generation, rank=rank),
-                        messages.RankRestored(generation=generation, rank=rank, step=step, bytes_restored=0),
-                        messages.RankResumed(generation=generation, rank=rank, step=step + 1, at_ns=at_ns),
-                    )
+                    together([messages.RankReformed(generation=generation, rank=rank) for rank in ranks]),
+                    together(
+                        [messages.RankRestored(generation=generation, rank=rank, step=step, bytes_restored=0) for rank in ranks]
+                    ),
+                    together(
+                        [messages.RankResumed(generation=generation, rank=rank, step=step + 1, at_ns=at_ns) for rank in ranks]
+                    ),
                 ]
             case messages.Stop():
                 return [messages.Stopped()]

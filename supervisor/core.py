@@ -145,6 +145,9 @@ class Job:
             case messages.Heartbeat():
                 node.session.obeyed(message.obeyed)
                 self._heartbeat(node_id, message, now_s)
+            case messages.RanksSaid():
+                for word in message.words():
+                    self._heard(node_id, word, now_s)
             case messages.InjectionDue():
                 injection_due(state, node_id, message, now_s)
             case messages.CheckpointWritten():

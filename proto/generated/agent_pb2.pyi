@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "heartbeat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "checkpoint_written", "host_trouble", "job_signalled", "edge_changed", "call_report", "rank_raised", "drill_ready", "rank_reopened", "number")
+    __slots__ = ("hello", "heartbeat", "store_opened", "launch_failed", "vault_report", "injection_due", "stopped", "rank_exited", "rank_joined", "rank_broken", "rank_prepared", "rank_reformed", "rank_restored", "rank_failed", "rank_resumed", "rank_finished", "protection_changed", "state_differs", "checkpoint_written", "host_trouble", "job_signalled", "edge_changed", "call_report", "rank_raised", "drill_ready", "rank_reopened", "ranks_said", "number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     STORE_OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class AgentMessage(_message.Message):
     RANK_RAISED_FIELD_NUMBER: _ClassVar[int]
     DRILL_READY_FIELD_NUMBER: _ClassVar[int]
     RANK_REOPENED_FIELD_NUMBER: _ClassVar[int]
+    RANKS_SAID_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
@@ -62,8 +63,9 @@ class AgentMessage(_message.Message):
     rank_raised: _common_pb2.RankRaised
     drill_ready: _common_pb2.DrillReady
     rank_reopened: _common_pb2.RankReopened
+    ranks_said: RanksSaid
     number: int
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., job_signalled: _Optional[_Union[JobSignalled, _Mapping]] = ..., edge_changed: _Optional[_Union[EdgeChanged, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., rank_reopened: _Optional[_Union[_common_pb2.RankReopened, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., store_opened: _Optional[_Union[StoreOpened, _Mapping]] = ..., launch_failed: _Optional[_Union[_common_pb2.LaunchFailed, _Mapping]] = ..., vault_report: _Optional[_Union[VaultReport, _Mapping]] = ..., injection_due: _Optional[_Union[InjectionDue, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., rank_joined: _Optional[_Union[_common_pb2.RankJoined, _Mapping]] = ..., rank_broken: _Optional[_Union[_common_pb2.RankBroken, _Mapping]] = ..., rank_prepared: _Optional[_Union[_common_pb2.RankPrepared, _Mapping]] = ..., rank_reformed: _Optional[_Union[_common_pb2.RankReformed, _Mapping]] = ..., rank_restored: _Optional[_Union[_common_pb2.RankRestored, _Mapping]] = ..., rank_failed: _Optional[_Union[_common_pb2.RankFailed, _Mapping]] = ..., rank_resumed: _Optional[_Union[_common_pb2.RankResumed, _Mapping]] = ..., rank_finished: _Optional[_Union[_common_pb2.RankFinished, _Mapping]] = ..., protection_changed: _Optional[_Union[_common_pb2.ProtectionChanged, _Mapping]] = ..., state_differs: _Optional[_Union[_common_pb2.StateDiffers, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., host_trouble: _Optional[_Union[HostTrouble, _Mapping]] = ..., job_signalled: _Optional[_Union[JobSignalled, _Mapping]] = ..., edge_changed: _Optional[_Union[EdgeChanged, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., rank_raised: _Optional[_Union[_common_pb2.RankRaised, _Mapping]] = ..., drill_ready: _Optional[_Union[_common_pb2.DrillReady, _Mapping]] = ..., rank_reopened: _Optional[_Union[_common_pb2.RankReopened, _Mapping]] = ..., ranks_said: _Optional[_Union[RanksSaid, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("welcome", "open_store", "start_ranks", "warm_up", "quiesce", "assign", "kill_ranks", "reform", "release", "inject", "injection_ack", "stop", "write_checkpoint", "report_calls", "drill_over", "begin_loop", "route", "number", "heard")
@@ -468,6 +470,18 @@ class Route(_message.Message):
     relays: bool
     through: str
     def __init__(self, relays: _Optional[bool] = ..., through: _Optional[str] = ...) -> None: ...
+
+class RanksSaid(_message.Message):
+    __slots__ = ("prepared", "reformed", "restored", "resumed")
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    REFORMED_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    prepared: _containers.RepeatedCompositeFieldContainer[_common_pb2.RankPrepared]
+    reformed: _containers.RepeatedCompositeFieldContainer[_common_pb2.RankReformed]
+    restored: _containers.RepeatedCompositeFieldContainer[_common_pb2.RankRestored]
+    resumed: _containers.RepeatedCompositeFieldContainer[_common_pb2.RankResumed]
+    def __init__(self, prepared: _Optional[_Iterable[_Union[_common_pb2.RankPrepared, _Mapping]]] = ..., reformed: _Optional[_Iterable[_Union[_common_pb2.RankReformed, _Mapping]]] = ..., restored: _Optional[_Iterable[_Union[_common_pb2.RankRestored, _Mapping]]] = ..., resumed: _Optional[_Iterable[_Union[_common_pb2.RankResumed, _Mapping]]] = ...) -> None: ...
 
 class FromGroup(_message.Message):
     __slots__ = ("node_id", "door", "said", "living", "ages_ms", "steps")

@@ -381,6 +381,19 @@ class Said:
 
 
 @message
+class RanksSaid:
+    """What ranks of this node have said within some milliseconds, in one generation; of each rank, in this order."""
+
+    prepared: tuple[RankPrepared, ...] = ()
+    reformed: tuple[RankReformed, ...] = ()
+    restored: tuple[RankRestored, ...] = ()
+    resumed: tuple[RankResumed, ...] = ()
+
+    def words(self) -> tuple[RankPrepared | RankReformed | RankRestored | RankResumed, ...]:
+        return *self.prepared, *self.reformed, *self.restored, *self.resumed
+
+
+@message
 class FromGroup:
     """`node_id`, `door`: of the relay, in its first message. `said`: in order; the first thing that a new number says is Hello.
 
@@ -441,6 +454,7 @@ AgentMessage = (
     | RankRaised
     | DrillReady
     | RankReopened
+    | RanksSaid
 )
 
 Order = (

@@ -24,7 +24,7 @@ from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.commands import Command
 from deadpool.supervisor.model.events import Event, FromAgent
 
-BATCH_MAX = 64
+BATCH_MAX = 256
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in typing.get_args(Event)}
 
 

@@ -210,8 +210,10 @@ def test_a_recovery_with_a_survivor_and_a_stand_in(tmp_path: Path) -> None:
         assert (end.rank, end.generation, end.step, end.commit_step) == (1, 1, 4, 3)
         node.send(Quiesce(generation=2, reason="rank 1 died"))
         node.assign(1, generation=2)
-        prepared = [node.supervisor.expect_any(VaultReport, RankPrepared, RankJoined) for _ in range(6)]
-        assert sum(isinstance(each, VaultReport) for each in prepared) == 3
+        prepared: list[object] = [node.expect(VaultReport)]
+        while sum(isinstance(each, RankPrepared) for each in prepared) < 2:
+            prepared.append(node.supervisor.expect_any(VaultReport, RankPrepared, RankJoined))
+        node.expect(VaultReport)  # what the vault holds when the last of them is prepared
         assert {(each.rank, each.live_step) for each in prepared if isinstance(each, RankPrepared)} == {(0, 4), (1, -1)}
         assert any(isinstance(each, RankJoined) and each.pid != pids[1] for each in prepared)
         until(

@@ -28,6 +28,7 @@ from deadpool.proto.messages import (
     Order,
     Placement,
     RankExited,
+    RanksSaid,
     StartRanks,
     Stop,
     Stopped,
@@ -107,7 +108,9 @@ class Supervisor(SupervisorServicer):
         def read() -> None:
             try:
                 for wire in requests:
-                    received.put(decode_agent_message(wire))
+                    message = decode_agent_message(wire)
+                    for each in message.words() if isinstance(message, RanksSaid) else (message,):
+                        received.put(each)
             except grpc.RpcError:
                 pass  # the agent was killed
             finally:

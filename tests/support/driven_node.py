@@ -15,6 +15,7 @@ from deadpool.agent.events import (
     StartProcess,
     Tell,
 )
+from deadpool.agent.gathering import WAIT_S
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.messages import (
     AgentMessage,
@@ -43,6 +44,11 @@ class Node:
 
     def event(self, event: Event) -> list[Command]:
         return self.core.handle(event, now_s=self.now_s)
+
+    def soon(self) -> list[Command]:
+        """Returns what it does when it has waited for its other ranks' words."""
+        self.now_s += WAIT_S
+        return self.core.tick(now_s=self.now_s)
 
     def order(self, order: Order) -> list[Command]:
         return self.event(OrderReceived(order=order))

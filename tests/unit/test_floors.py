@@ -30,7 +30,7 @@ PURE = (
     "supervisor.model.*",
     "supervisor.failures.*", "supervisor.recovery.*", "supervisor.protection.*", "supervisor.report.events",
     "supervisor.report.measures", "supervisor.report.pulse", "supervisor.report.status", "supervisor.report.summary",
-    "agent.core", "agent.edges.decisions", "agent.events", "agent.injections", "agent.roles", "agent.standins",
+    "agent.core", "agent.edges.decisions", "agent.events", "agent.gathering", "agent.injections", "agent.roles", "agent.standins",
     "agent.logs.routing", "agent.supervisor_link.conversation", "agent.supervisor_link.homing", "agent.relay.group",
     "trainer_hooks.protocol", "trainer_hooks.protection.connections", "trainer_hooks.protection.interval",
     "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict",

@@ -21,6 +21,7 @@ from deadpool.agent.events import (
     StoreServed,
     UseEdges,
 )
+from deadpool.agent.gathering import WAIT_S
 from deadpool.agent.standins import REFILL_DELAY_S, STANDIN_FAILURES_MAX
 from deadpool.proto.config import Transport, to_json
 from deadpool.proto.messages import (
@@ -31,8 +32,12 @@ from deadpool.proto.messages import (
     Placement,
     Quiesce,
     RankExited,
+    RankFailed,
     RankPrepared,
+    RankReformed,
+    RankRestored,
     RankResumed,
+    RanksSaid,
     Reform,
     Release,
     Role,
@@ -171,6 +176,7 @@ def test_new_stand_ins_wait_until_the_recovery_is_over() -> None:
         assert not any(isinstance(each, StartProcess) for each in node.event(RankSpoke(process=process, message=message)))
     commands = node.event(RankSpoke(process=standin, message=RankResumed(generation=2, rank=1, step=5, at_ns=0)))
     assert [type(command) for command in commands] == [Report, StartProcess]
+    assert commands[0] == Report(message=RankResumed(generation=2, rank=1, step=5, at_ns=0)), "rank 0 had said it"
     assert node.core.next_deadline_s() is None
 
 
@@ -196,8 +202,10 @@ def test_prepared_ranks_are_followed_by_a_fresh_report_and_reform_reaches_each_w
     node = Node()
     zero, one = node.run(node.start(0, 1))
     node.order(Quiesce(generation=2, reason=""))
-    prepared = RankPrepared(generation=2, rank=0, live_generation=1, live_step=5, commit_step=4)
-    assert node.event(RankSpoke(process=zero, message=prepared)) == [Report(message=prepared), ReportVault(generation=2)]
+    prepared = tuple(RankPrepared(generation=2, rank=rank, live_generation=1, live_step=5, commit_step=4) for rank in range(2))
+    assert node.event(RankSpoke(process=zero, message=prepared[0])) == [], "its other rank is awaited"
+    said = [Report(message=RanksSaid(prepared=prepared)), ReportVault(generation=2)]
+    assert node.event(RankSpoke(process=one, message=prepared[1])) == said
     sources = tuple(Source(rank=rank, kind=SourceKind.LIVE, slot_generation=1) for rank in (0, 1))
     reform = Reform(
         generation=2, resume_step=5, store_host="h", store_port=2, placements=(placement(0), placement(1)), sources=sources
@@ -270,3 +278,37 @@ def test_the_process_that_serves_stores_is_there_before_a_store_is_asked_for() -
     node = Node()
     assert PrepareStore() in node.order(WarmUp(standins=1))
     assert PrepareStore() not in node.order(WarmUp(standins=0))
+
+
+def test_what_a_rank_has_said_waits_for_the_others_for_milliseconds_and_for_nothing_else() -> None:
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    node.order(Quiesce(generation=2, reason=""))
+    prepared = RankPrepared(generation=2, rank=0, live_generation=1, live_step=5, commit_step=4)
+    assert node.event(RankSpoke(process=zero, message=prepared)) == []
+    deadline_s = node.core.next_deadline_s()
+    assert deadline_s == node.now_s + WAIT_S
+    assert node.core.tick(now_s=deadline_s) == [Report(message=prepared), ReportVault(generation=2)]
+    reformed = tuple(RankReformed(generation=2, rank=rank) for rank in range(2))
+    restored = RankRestored(generation=2, rank=0, step=5, bytes_restored=0)
+    assert node.event(RankSpoke(process=zero, message=reformed[0])) == []
+    assert node.event(RankSpoke(process=zero, message=restored)) == []
+    said = Report(message=RanksSaid(reformed=reformed, restored=(restored,)))
+    assert node.event(RankSpoke(process=one, message=reformed[1])) == [said]
+    again = RankRestored(generation=2, rank=0, step=4, bytes_restored=0)
+    node.event(RankSpoke(process=zero, message=again))
+    failed = RankFailed(generation=2, rank=1, phase="restore", error="")
+    commands = node.event(RankSpoke(process=one, message=failed))
+    assert commands == [Report(message=again), Report(message=failed)], "a failure goes on immediately, in its order"
+
+
+def test_one_that_died_is_not_waited_for() -> None:
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    node.order(Quiesce(generation=2, reason=""))
+    prepared = RankPrepared(generation=2, rank=0, live_generation=1, live_step=5, commit_step=4)
+    assert node.event(RankSpoke(process=zero, message=prepared)) == []
+    said = [each for each in node.exit(one, exit_code=137) if isinstance(each, Report | ReportVault)]
+    assert said[:2] == [Report(message=prepared), ReportVault(generation=2)]
+    resumed = RankResumed(generation=2, rank=0, step=5, at_ns=0)
+    assert Report(message=resumed) in node.event(RankSpoke(process=zero, message=resumed))

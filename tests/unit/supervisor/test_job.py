@@ -135,6 +135,7 @@ _LATE: list[messages.AgentMessage] = [
     messages.RankFailed(generation=1, rank=0, phase="reform", error="refused"),
     messages.RankResumed(generation=1, rank=0, step=99, at_ns=0),
     messages.RankFinished(generation=1, rank=0, step=99),
+    messages.RanksSaid(resumed=(messages.RankResumed(generation=1, rank=0, step=99, at_ns=0),)),
     messages.Heartbeat(
         generation=1,
         ranks=(messages.RankProgress(rank=0, pid=5, step=99, commit_step=99, steps_done=9, exposed_stall_s=0.0),),

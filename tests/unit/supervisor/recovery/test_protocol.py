@@ -38,6 +38,41 @@ def test_killed_rank_comes_back_on_its_node_from_its_own_vault() -> None:
     assert record.total_s == pytest.approx(0.5)
 
 
+def test_what_ranks_say_together_is_what_each_has_said() -> None:
+    """A node's ranks are prepared, and later past all that follows, in one message: the job is in the same state."""
+    scenes = [Scene(), Scene()]
+    for scene in scenes:
+        scene.start(commit_step=4)
+        scene.killed(3, step=5, commit_step=4)
+        scene.open_store()
+    each, together = scenes
+    prepared = [
+        messages.RankPrepared(generation=2, rank=rank, live_generation=1, live_step=5, commit_step=4) for rank in range(3)
+    ]
+    joiner = messages.RankPrepared(generation=2, rank=3, live_generation=0, live_step=NO_STEP, commit_step=NO_STEP)
+    each.say(0, *prepared[:2])
+    each.say(1, prepared[2], joiner)
+    together.say(0, messages.RanksSaid(prepared=tuple(prepared[:2])))
+    together.say(1, messages.RanksSaid(prepared=(prepared[2], joiner)))
+    for scene in scenes:
+        for node in range(3):
+            scene.report(node, *scene.vault(node, 5))
+        assert scene.took(messages.Reform)
+    each.bring_up(5)
+    for node in range(2):
+        ranks = range(2 * node, 2 * node + 2)
+        said = messages.RanksSaid(
+            reformed=tuple(messages.RankReformed(generation=2, rank=rank) for rank in ranks),
+            restored=tuple(messages.RankRestored(generation=2, rank=rank, step=5, bytes_restored=0) for rank in ranks),
+            resumed=tuple(
+                messages.RankResumed(generation=2, rank=rank, step=6, at_ns=int(1e9 * together.now_s)) for rank in ranks
+            ),
+        )
+        together.say(node, said)
+    assert together.state.phase is Phase.RUN
+    assert together.state == each.state
+
+
 def test_lost_node_is_replaced_by_the_spare_from_replicas() -> None:
     scene = Scene()
     scene.start(commit_step=4)
