@@ -249,6 +249,8 @@ class Job:
             case messages.RankReformed() | messages.RankRestored() | messages.RankResumed():
                 if isinstance(message, messages.RankRestored):
                     corruption.bad_copies_reported(state, message.bad_copies)
+                if isinstance(message, messages.RankReformed):
+                    protocol.reformed(state, message)
                 resumed = isinstance(message, messages.RankResumed) and state.config.standalone
                 at_s = message.at_ns / 1e9 if resumed and isinstance(message, messages.RankResumed) else None
                 protocol.passed(state, message.rank, _STAGE_OF_MESSAGE[type(message)], now_s=now_s, at_s=at_s)

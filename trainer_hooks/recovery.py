@@ -45,14 +45,16 @@ class Recovery:
         try:
             store = session.connect_store(plan.store_host, plan.store_port)
             session.open().rehearse(False)
-            session.open().reform(
+            groups = session.open().reform(
                 generation=plan.generation,
                 store=store,
                 timeout_s=session.keeping.reform_timeout_s * _REFORM_SHARE,
                 cancelled=session.cancelled,
                 excluded=session.excluded,
             )
-            session.send(RankReformed(generation=plan.generation, rank=session.rank))
+            session.send(
+                RankReformed(generation=plan.generation, rank=session.rank, groups_kept=groups.kept, groups_opened=groups.opened)
+            )
             phase = "restore"
             source = next(source for source in plan.sources if source.rank == session.rank)
             state, restored = self._restore(plan, source)

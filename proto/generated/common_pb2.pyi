@@ -159,12 +159,16 @@ class RankPrepared(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., live_generation: _Optional[int] = ..., live_step: _Optional[int] = ..., commit_step: _Optional[int] = ..., yielded: _Optional[int] = ..., outside: _Optional[bool] = ..., earliest: _Optional[int] = ..., latest: _Optional[int] = ..., hot: _Optional[bool] = ..., device_bytes: _Optional[int] = ..., repeatable: _Optional[bool] = ...) -> None: ...
 
 class RankReformed(_message.Message):
-    __slots__ = ("generation", "rank")
+    __slots__ = ("generation", "rank", "groups_kept", "groups_opened")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_OPENED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
-    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    groups_kept: int
+    groups_opened: int
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., groups_kept: _Optional[int] = ..., groups_opened: _Optional[int] = ...) -> None: ...
 
 class BadCopy(_message.Message):
     __slots__ = ("node_id", "kind", "rank", "generation", "step")

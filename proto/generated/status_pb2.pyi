@@ -126,7 +126,7 @@ class SpentTimes(_message.Message):
     def __init__(self, assembling: _Optional[float] = ..., starting: _Optional[float] = ..., productive: _Optional[float] = ..., again: _Optional[float] = ..., stalled: _Optional[float] = ..., recovering: _Optional[float] = ..., waiting: _Optional[float] = ..., finishing: _Optional[float] = ..., node_s: _Optional[float] = ...) -> None: ...
 
 class RecoveryRecord(_message.Message):
-    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved", "ended_s", "exposed_s", "excluded", "returned")
+    __slots__ = ("generation", "cause", "failure_class", "node", "ranks", "spare", "resume_step", "steps_reexecuted", "survivors_kept_processes", "phases_s", "total_s", "committed_steps_lost", "moved", "ended_s", "exposed_s", "excluded", "returned", "groups_kept", "groups_opened")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,8 @@ class RecoveryRecord(_message.Message):
     EXPOSED_S_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_OPENED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     cause: str
     failure_class: str
@@ -161,7 +163,9 @@ class RecoveryRecord(_message.Message):
     exposed_s: float
     excluded: _containers.RepeatedScalarFieldContainer[int]
     returned: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ..., ended_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., excluded: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ...) -> None: ...
+    groups_kept: int
+    groups_opened: int
+    def __init__(self, generation: _Optional[int] = ..., cause: _Optional[str] = ..., failure_class: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., spare: _Optional[str] = ..., resume_step: _Optional[int] = ..., steps_reexecuted: _Optional[int] = ..., survivors_kept_processes: _Optional[bool] = ..., phases_s: _Optional[_Union[PhaseTimes, _Mapping]] = ..., total_s: _Optional[float] = ..., committed_steps_lost: _Optional[int] = ..., moved: _Optional[_Iterable[int]] = ..., ended_s: _Optional[float] = ..., exposed_s: _Optional[float] = ..., excluded: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ..., groups_kept: _Optional[int] = ..., groups_opened: _Optional[int] = ...) -> None: ...
 
 class ReportedNumber(_message.Message):
     __slots__ = ("name", "value")

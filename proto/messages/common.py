@@ -169,8 +169,12 @@ class RankPrepared:
 
 @message
 class RankReformed:
+    """`groups_kept`: how many have stayed open, of those whose first member the rank is; `groups_opened`: the others of these."""
+
     generation: int
     rank: int
+    groups_kept: int = 0
+    groups_opened: int = 0
 
 
 @message

@@ -129,7 +129,7 @@ class RecoveryRecord:
     were reported, as each heartbeat does: those of the last second before every copy of them was lost are not counted.
     `ended_s`: in the job's time, as SpentTimes counts it. `exposed_s`: where a spare has taken ranks, from the failure until all
     had their replicas again; -1: not yet, or there was no swap. `excluded`: the ranks without which the job goes on; `returned`:
-    those that it goes on with again.
+    those that it goes on with again. `groups_kept`: process groups that have stayed open; `groups_opened`: the others.
     """
 
     generation: int
@@ -149,6 +149,8 @@ class RecoveryRecord:
     exposed_s: float = -1.0
     excluded: tuple[int, ...] = ()
     returned: tuple[int, ...] = ()
+    groups_kept: int = 0
+    groups_opened: int = 0
 
 
 @message

@@ -109,6 +109,8 @@ class Story:
         job_began_s: float,
         excluded: tuple[int, ...] = (),
         returned: tuple[int, ...] = (),
+        groups_kept: int = 0,
+        groups_opened: int = 0,
     ) -> RecoveryRecord:
         reexecuted = max(self.ahead_step, self.resume_step) + 1 - self.resume_step if self.resume_step != NO_STEP else 0
         return RecoveryRecord(
@@ -129,6 +131,8 @@ class Story:
             exposed_s=self.replicated_s - self.began_s if self.replicated_s is not None else -1.0,
             excluded=excluded,
             returned=returned,
+            groups_kept=groups_kept,
+            groups_opened=groups_opened,
         )
 
 
@@ -140,7 +144,8 @@ class RecoveryAttempt:
     `owing`: live nodes whose vault report is due. `drained`: ranks whose processes of before, on a node that is drained, have not
     reached their boundary. `killing`: ranks that must be replaced, until they are seen to exit;
     `outside`: those of them that have not failed, and whose scripts cannot go back to the step from where they are.
-    `hint_step`: for joiners, once there was a plan; the newest commit tells it before.
+    `hint_step`: for joiners, once there was a plan; the newest commit tells it before. `groups`: what each rank has said of those
+    whose first member it is: how many have stayed open, and how many were opened.
     """
 
     generation: int
@@ -159,6 +164,7 @@ class RecoveryAttempt:
     outside: set[int] = field(default_factory=set)
     hint_step: int = NO_STEP
     last_at_s: float = 0.0  # when the last rank resumed
+    groups: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def enter(self, stage: Stage, now_s: float) -> None:
         self.stage, self.began_s = stage, now_s

@@ -4,7 +4,7 @@ Free functions over JobState; core.py calls them when something happened. Each e
 """
 
 from deadpool.proto.config import OnLoss
-from deadpool.proto.messages import Quiesce, RankPrepared, StoreOpened, VaultReport
+from deadpool.proto.messages import Quiesce, RankPrepared, RankReformed, StoreOpened, VaultReport
 from deadpool.supervisor.model.failure import Failure, FailureClass
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.phase import Phase
@@ -183,6 +183,12 @@ def vault_gone(state: JobState, node_id: str, *, now_s: float) -> None:
     if attempt.store_node == node_id and attempt.store is None:
         open_store(state, attempt)
     plan_if_ready(state, attempt, now_s=now_s)
+
+
+def reformed(state: JobState, message: RankReformed) -> None:
+    """A rank has its groups open."""
+    if state.recovery.attempt is not None:
+        state.recovery.attempt.groups[message.rank] = (message.groups_kept, message.groups_opened)
 
 
 def passed(state: JobState, rank: int, stage: Stage, *, now_s: float, at_s: float | None = None) -> None:

@@ -34,6 +34,8 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
             job_began_s=state.account.began_s,
             excluded=state.roster.excluded_ranks(),
             returned=returned,
+            groups_kept=sum(kept for kept, _ in attempt.groups.values()),
+            groups_opened=sum(opened for _, opened in attempt.groups.values()),
         )
         recovery.records.append(record)
         furthest_step = max(recovery.story.ahead_step, recovery.story.resume_step)
@@ -52,6 +54,7 @@ def runs(state: JobState, attempt: RecoveryAttempt, *, now_s: float, kept: bool)
             phases_s=asdict(record.phases_s),
             excluded=record.excluded,
             returned=record.returned,
+            groups={"kept": record.groups_kept, "opened": record.groups_opened},
         )
     recovery.needed.clear()
     for rank in state.roster.playing():

@@ -77,7 +77,7 @@ COMMON = {
 
 _RECOVERY = {
     "cause": T, "failure_class": T, "ranks": R, "spare": T, "moved": R, "resume_step": W, "steps_reexecuted": W, "total_s": N,
-    "phases_s": C, "excluded": R, "returned": R,
+    "phases_s": C, "excluded": R, "returned": R, "groups": C,
 }  # fmt: skip
 
 HEADINGS: dict[str, dict[str, EventKind]] = {
@@ -174,7 +174,11 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
             reason=T,
         ),
         "not_excluded": _event("Without these ranks the job cannot go on: a node is wanted for them.", ranks=R, reason=T),
-        "recovered": _event("Every rank has made a new step. `total_s`: from the failure, as far as it is known.", **_RECOVERY),
+        "recovered": _event(
+            "Every rank has made a new step. `total_s`: from the failure, as far as it is known; `groups`: how many process "
+            "groups have stayed open (kept), and were opened.",
+            **_RECOVERY,
+        ),
         "restarted": _event("All ranks have new processes, from scratch.", **_RECOVERY),
         "spare_ready": _event(
             "Stand-ins wait on a spare for all ranks that it may get. `again`: they did before.", node=T, again=F

@@ -33,7 +33,7 @@ PURE = (
     "agent.core", "agent.edges.decisions", "agent.events", "agent.gathering", "agent.injections", "agent.roles", "agent.standins",
     "agent.logs.routing", "agent.supervisor_link.conversation", "agent.supervisor_link.homing", "agent.relay.group",
     "trainer_hooks.protocol", "trainer_hooks.protection.connections", "trainer_hooks.protection.interval",
-    "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict",
+    "trainer_hooks.protection.schedule", "trainer_hooks.drill.verdict", "trainer_hooks.groups.balance",
     "cli.commands.drain", "cli.commands.ended", "cli.doctor.checks", "cli.launcher.restarts", "cli.plan.*",
     "cli.simulate.cluster", "cli.simulate.estimate", "cli.simulate.measured", "cli.simulate.paper", "cli.simulate.sweep",
     "cli.simulate.training",

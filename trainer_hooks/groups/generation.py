@@ -3,23 +3,28 @@
 A generation breaks once: by an order, or because a collective failed by itself. From then on its works end without an error
 whatever the inner works do, and its inner groups are aborted. A work, future or error that comes late finds its own generation
 here, long broken, and never a newer one.
+
+A group in which no call is under way is not aborted: it may stay open in the next generation, if all its members find the same.
 """
 
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from deadpool.proto.call_record import CallRecord
 from deadpool.trainer_hooks.groups.call_time import CallTime
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.inner import InnerGroup, abort
+from deadpool.trainer_hooks.groups.ledger import Ledger
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.002
 _POLL_S_MAX = 0.5
+# A call that all members have begun ends within it; one that some never begin is aborted then. As long as opening a group takes.
+_DRAIN_S = 0.01
 _SWEEP_AT = 64  # works in flight; a script may drop works without ever waiting for them
 
 
@@ -63,7 +68,10 @@ class Generation:
         self._ended_by_s = 0.0  # until then its works are waited for; 0: nobody waits
 
     def break_up(self, reason: str) -> bool:
-        """Settles all works in flight and aborts all inner groups. Returns False when the generation was broken already."""
+        """Settles all works in flight and aborts all inner groups but those that may stay open.
+
+        Returns False when the generation was broken already.
+        """
         with self._lock:
             if self.broken:
                 return False
@@ -73,8 +81,27 @@ class Generation:
         for work in list(self.pending.values()):
             work.settle()
         self._before_abort()
-        abort(inners)
+        self._abort_what_cannot_stay(inners)
         return True
+
+    def _abort_what_cannot_stay(self, inners: list[InnerGroup]) -> None:
+        staying = [inner for inner in inners if inner.may_stay]
+        abort([inner for inner in inners if inner not in staying])
+        if under_way := [inner for inner in staying if not inner.ledger.is_idle]:
+            daemons.run(lambda: self._drain(under_way), f"end of calls of generation {self.number}")
+
+    def _drain(self, inners: list[InnerGroup]) -> None:
+        """Aborts these groups unless all their calls end soon."""
+        deadline_s = time.monotonic() + _DRAIN_S
+        while True:
+            self._unended()  # nobody may ever wait for their works
+            abort([inner for inner in inners if not inner.may_stay])
+            inners = [inner for inner in inners if not inner.is_shut and not inner.ledger.is_idle]
+            if not inners or time.monotonic() > deadline_s:
+                break
+            time.sleep(_POLL_S)
+        for inner in inners:
+            inner.shut_unless_idle()
 
     def lose_connections(self) -> None:
         """Ends all connections while the generation is live: its collectives fail by themselves."""
@@ -99,13 +126,21 @@ class Generation:
             self._inners[inner] = calls
             broken = self.broken
         if broken:
-            abort([inner])
+            self._abort_what_cannot_stay([inner])
+
+    def keep(self, kept: Collection[InnerGroup]) -> None:
+        """These stay open, in a newer generation; all others of this broken one are aborted."""
+        with self._lock:
+            for inner in kept:
+                self._inners.pop(inner, None)
+            inners = list(self._inners)
+        abort(inners)
 
     def remove(self, inner: InnerGroup, calls: "Calls") -> None:
         """Aborts a group that its user has destroyed, and frees it once its works have ended."""
-        if self.broken:
-            return  # aborted already; freed with the others
         abort([inner])
+        if self.broken:
+            return  # it is freed with the others
         self._free_when(lambda: all(work.calls is not calls for work in self._unended()), [inner])
 
     def watch(self, work: PendingWork) -> None:
@@ -132,23 +167,25 @@ class Generation:
         asks again waits no longer than the first time: what else is stuck is stuck.
         """
         self._ended_by_s = self._ended_by_s or time.monotonic() + timeout_s
-        while (unended := self._unended()) and not (self._is_shut() and all(work.only_reads for work in unended)):
+        while (unended := self._unended()) and not self._only_read(unended):
             if time.monotonic() > self._ended_by_s:
                 return False
             time.sleep(_POLL_S)
         return True
 
-    def _is_shut(self) -> bool:
+    def _only_read(self, works: list[PendingWork]) -> bool:
+        """Whether these works only read, and Gloo has closed the connections by which they would."""
         with self._lock:
-            return self.broken and all(inner.has_ended for inner in self._inners)
+            closed = [calls for inner, calls in self._inners.items() if inner.has_ended]
+        return all(work.only_reads and work.calls in closed for work in works)
 
     def pending_operations(self) -> list[str]:
         return [work.operation for work in self._unended()]
 
     def let_go(self) -> None:
-        """Frees the inner groups of a broken generation once all works have ended."""
+        """Frees the inner groups of a broken generation that were aborted, once all works have ended."""
         with self._lock:
-            inners = list(self._inners)
+            inners = [inner for inner in self._inners if inner.is_shut]
         self._free_when(self.has_ended, inners)
 
     def _unended(self) -> list[PendingWork]:
@@ -178,10 +215,12 @@ class Generation:
 class Calls:
     """Counts one group's calls of one generation, in the call record if there is one. `place`: (rank, size) in the group.
 
-    Numbers start again with each generation, on every rank alike. A call that a break cuts off stays open in the record.
+    `ledger`: of the open group, which may be older than that. Numbers start again with each generation, on every rank alike. A
+    call that a break cuts off stays open in the record.
     """
 
-    def __init__(self, record: CallRecord | None, row: int, place: tuple[int, int], call_time: CallTime) -> None:
+    def __init__(self, record: CallRecord | None, row: int, place: tuple[int, int], call_time: CallTime, ledger: Ledger) -> None:
+        self.ledger = ledger
         self.place = place
         self.call_time = call_time
         self._record = record
@@ -193,6 +232,7 @@ class Calls:
             record.completed(row, 0)
 
     def enter(self, operation: bytes) -> None:
+        self.ledger.begin()
         number = next(self._entered)
         self.call_time.entered()
         if self._record is not None:

@@ -17,6 +17,7 @@ from deadpool.proto.call_record import CallRecord
 from deadpool.trainer_hooks.groups import muted
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
+from deadpool.trainer_hooks.groups.ledger import Ledger
 from deadpool.trainer_hooks.groups.messages import Messages, small_message
 from deadpool.trainer_hooks.groups.present import NeedsAllError, Present
 from deadpool.trainer_hooks.groups.stores import GenerationStore
@@ -32,6 +33,7 @@ from deadpool.trainer_hooks.groups.works import (
 from deadpool.trainer_hooks.torch_internals import FakeProcessGroup, GroupName, HashStore, PrefixStore, Store
 
 BACKEND = "deadpool"
+_TO_ONE = ("send", "recv", "recv_anysource")
 
 NOT_FORWARDED = {
     "rank": "never changes: the base class answers",
@@ -91,12 +93,15 @@ class Group(dist.ProcessGroup):
         self._row: int | None = None
 
     def attach(self, inner: InnerGroup, generation: Generation, name: str, present: Present | None = None) -> None:
-        """Uses `inner` from now on; calls are numbered from 1 again. A generation that has broken aborts it immediately."""
+        """Uses `inner` from now on, which may be what was open before; calls are numbered from 1 again.
+
+        A generation that has broken aborts it immediately, unless it may stay open.
+        """
         assert inner.group is not None
         self.met_as, self._present = name, present
         self._label_row()
         place = (self.membership.rank, self.membership.size)
-        calls = Calls(self._registry.record, self._row or 0, place, generation.call_time)
+        calls = Calls(self._registry.record, self._row or 0, place, generation.call_time, inner.ledger)
         self._opened, self._muted = (inner, inner.group, generation, calls), None
         generation.add(inner, calls)
 
@@ -108,8 +113,17 @@ class Group(dist.ProcessGroup):
             self._opened, self._muted = self._muted, None
 
     def forget(self) -> None:
-        """Its generation has broken and frees what was open; until `attach` all calls are muted, as before."""
-        self._opened = self._muted = None
+        """Its generation has broken and frees what it has aborted; until `attach` all calls are muted, as before."""
+        opened = self._opened or self._muted
+        if opened is not None and opened[0].is_shut:
+            self._opened = self._muted = None
+
+    def open_still(self, present: Present | None) -> InnerGroup | None:
+        """Returns what is open of it in the broken generation, if its members are those that are present in the next one."""
+        opened = self._opened or self._muted
+        if opened is None or opened[0].membership.ranks != self.membership.inner(present).ranks:
+            return None
+        return opened[0]
 
     def leave_closed(self, name: str, generation: int) -> None:
         """Not all its members hold it in this generation: calls raise an error."""
@@ -275,8 +289,13 @@ class Group(dist.ProcessGroup):
             self._check_muted("monitored_barrier")
             return
         _, inner, generation, calls = opened
+
+        def meet() -> None:
+            inner.monitored_barrier(timeout or self.timeout, wait_all_ranks)
+            calls.ledger.end()
+
         calls.enter(b"monitored_barrier")
-        call_in_daemon(generation, "monitored_barrier", lambda: inner.monitored_barrier(timeout or self.timeout, wait_all_ranks))
+        call_in_daemon(generation, "monitored_barrier", meet)
         if not generation.broken:
             calls.complete()
 
@@ -318,33 +337,36 @@ def _work_class(operation: str, inner: dist.Work) -> type[GroupWork]:
 def _collective(operation: str) -> Callable[..., dist.Work]:
     method = getattr(dist.ProcessGroup, operation)
     label = operation.encode()[:24]
+    to_one = operation in _TO_ONE
 
     def call(self: Group, *args: Any, **kwargs: Any) -> dist.Work:
         opened = self._opened
         if opened is not None and not opened[2].broken:
             _, inner, generation, calls = opened
             message = small_message(operation, self.membership.rank, args)
-            calls.enter(label)
+            calls.enter(label)  # in the ledger before the last look at the break: who reads that after it misses no call
             try:
                 if self._present is not None:
                     args, kwargs = self._present.fit(operation, args, kwargs)
-                work = method(inner, *args, **kwargs)
+                if to_one:
+                    _account(calls.ledger, operation, args)
+                work = None if generation.broken else method(inner, *args, **kwargs)
             except NeedsAllError as error:
                 self._registry.needs = error.ranks
                 generation.fail(str(error))
             except RuntimeError as error:
+                calls.ledger.failed = True
                 if is_usage_error(error) and not generation.broken:
                     raise
                 generation.fail(f"{operation}: {error}")
             else:
-                if self.membership.has_nccl and _is_on_cuda(args):
-                    kind: type[GroupWork] = StreamWork
-                else:
-                    kind = _work_class(operation, work)
-                ours = kind(generation, calls, work, operation, (*args, *kwargs.values()))
-                if message is not None:
-                    ours.when_done = partial(self._registry.messages.keep, f"{self.made_as}/{message[0]}", message[1])
-                return ours
+                if work is not None:
+                    on_device = self.membership.has_nccl and _is_on_cuda(args)
+                    kind = StreamWork if on_device else _work_class(operation, work)
+                    ours = kind(generation, calls, work, operation, (*args, *kwargs.values()))
+                    if message is not None:
+                        ours.when_done = partial(self._registry.messages.keep, f"{self.made_as}/{message[0]}", message[1])
+                    return ours
         self._check_muted(operation)
         given = (*args, *kwargs.values())
         message = small_message(operation, self.membership.rank, args) if self._registry.rehearsing else None
@@ -355,6 +377,14 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
     call.__name__ = operation
     call.__doc__ = f"dist.ProcessGroup.{operation}, or its answer while the generation is broken or muted."
     return call
+
+
+def _account(ledger: Ledger, operation: str, args: tuple[Any, ...]) -> None:
+    """Notes from where or to whom the message is that is about to be received or sent."""
+    if operation == "send":
+        ledger.sends(int(args[1]))
+    else:
+        ledger.receives(int(args[1]) if operation == "recv" else None)
 
 
 def _is_on_cuda(args: tuple[Any, ...]) -> bool:

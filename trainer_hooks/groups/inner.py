@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 from deadpool.trainer_hooks.groups import nccl, sockets
+from deadpool.trainer_hooks.groups.balance import Balance
+from deadpool.trainer_hooks.groups.ledger import Ledger
 from deadpool.trainer_hooks.groups.present import Present
 from deadpool.trainer_hooks.torch_internals import GroupName, PrefixStore, Store
 
@@ -58,23 +60,81 @@ class Membership:
 
 
 class InnerGroup:
-    """Made by `connect`. `shut` may come from any thread, at any time, more than once."""
+    """Made by `connect`. `shut` may come from any thread, at any time, more than once.
+
+    `opened`: when and as what, the same text at all members. `ledger`: of all calls since then, in whichever generations.
+    """
 
     def __init__(
-        self, group: dist.ProcessGroup, connections: list[socket.socket], communicator: nccl.Communicator | None
+        self,
+        group: dist.ProcessGroup,
+        connections: list[socket.socket],
+        communicator: nccl.Communicator | None,
+        membership: Membership,
+        opened: str,
     ) -> None:
         self.group: dist.ProcessGroup | None = group
         self._connections = connections
         self.communicator = communicator
+        self.membership = membership
+        self.opened = opened
+        self.ledger = Ledger()
         self._lock = threading.Lock()
         self._ended: threading.Event | None = None
 
     def shut(self) -> None:
         """Ends the group's connections: its Gloo operations in flight fail, here and at the peers."""
         with self._lock:
-            if self._ended is None:
-                self._ended = sockets.shut(self._connections)
-            self._connections = []
+            self._shut()
+
+    def shut_unless_idle(self) -> bool:
+        """Ends the connections if a call is under way, or has failed. Returns whether they have been ended, now or before."""
+        with self._lock:
+            if self._ended is None and not self.ledger.is_idle:
+                self._shut()
+            return self._ended is not None
+
+    def _shut(self) -> None:
+        if self._ended is None:
+            self._ended = sockets.shut(self._connections)
+        self._connections = []
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether this group can stay open through a recovery, once no call is under way.
+
+        Not the default group: some member of it is another process each time, or its connections have failed. Not one with NCCL:
+        what is under way there is on the device, and an abort ends the communicator.
+        """
+        with self._lock:
+            return self._may_stay()
+
+    def _may_stay(self) -> bool:
+        place = self.membership
+        return (
+            self._ended is None
+            and self.group is not None
+            and bool(place.global_ranks)
+            and not place.has_nccl
+            and not self.ledger.failed
+            and len(self._connections) == place.size - 1  # fewer, where torch connects later, by way of a store that is gone
+            and all(sockets.is_established(each) for each in self._connections)
+        )
+
+    def balance(self) -> Balance | None:
+        """Returns what this process says of the group at a meeting. After the break of its generation; None: it cannot stay open.
+
+        With an answer, only `shut` ends the connections any more.
+        """
+        with self._lock:
+            if not self._may_stay() or self.group is None:
+                return None
+            group: Any = self.group  # torch's stubs lack half of ProcessGroup
+            return self.ledger.balance(self.opened, int(group._get_sequence_number_for_group()))
+
+    @property
+    def is_shut(self) -> bool:
+        return self._ended is not None
 
     @property
     def has_ended(self) -> bool:
@@ -117,11 +177,12 @@ def connect(
     *,
     timeout_s: float,
     deadline_s: float,
+    opened: str = "",
 ) -> InnerGroup:
     """Connects with the other members, who listen at `peers` and do the same, and returns the open group.
 
-    `store`: the group's own prefix. `timeout_s`: of its operations. `deadline_s` (monotonic): of connecting.
-    RuntimeError (also DistError) when it fails. Blocks without the interpreter's lock.
+    `store`: the group's own prefix. `timeout_s`: of its operations. `deadline_s` (monotonic): of connecting. `opened`: as in
+    InnerGroup. RuntimeError (also DistError) when it fails. Blocks without the interpreter's lock.
     """
     rank, size = membership.rank, membership.size
     group = dist.ProcessGroup(store, rank, size)
@@ -149,4 +210,4 @@ def connect(
     elif "cuda" in membership.devices:
         group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, gloo)
     group._set_group_name(GroupName(membership.name))
-    return InnerGroup(group, connections, communicator)
+    return InnerGroup(group, connections, communicator, membership, opened)

@@ -3,6 +3,9 @@
 All of a process's groups take one meeting: each process says where it listens for each of them, and waits until all have. Then
 the groups are connected one after the other, without a wait in between for somebody who has not come yet.
 
+For a group that it has open still, and that may stay open, a process says how it stands instead (balance.py). If all members say
+what fits together, the group is what it was. Else those who do not listen for it yet do so then, and say where.
+
 Connecting blocks inside torch until its own timeout when a peer does not come. An opening that was walked away from finds that
 out when it ends, and gives back what it has opened; nobody else has seen it.
 """
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.host.errors import UnavailableError
+from deadpool.trainer_hooks.groups.balance import Balance, stays_open
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Listener, Membership, abort, connect, listeners
 from deadpool.trainer_hooks.groups.sockets import Address
@@ -26,15 +30,21 @@ _POLL_S = 0.02
 _PAUSE_S, _PAUSE_S_MAX = 0.002, 0.05  # between two looks for the others: so long at least and at most, ...
 _PAUSE_SHARE = 1 / 8  # ... and else this share of the wait until then
 _ALL = "all are there"
+Said = tuple[list[Address], Balance | None]  # of a group, by one of its members: where it listens, or how it stands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A group to be opened. `name`: under which its members meet. `timeout_s`: of its operations."""
+    """A group to be opened. `name`: under which its members meet. `timeout_s`: of its operations.
+
+    `inner`: what is open of it still, where this process has `balance` to say of it.
+    """
 
     name: str
     membership: Membership
     timeout_s: float
+    inner: InnerGroup | None = None
+    balance: Balance | None = None
 
 
 class Opening:
@@ -57,11 +67,16 @@ class Opening:
         self._lock = threading.Lock()
         self._abandoned = False
         self._ended = threading.Event()
+        self._at_meeting: Any = PrefixStore(f"g{generation}", store)  # torch's stubs lack multi_set
+        self._listening: dict[str, Listener] = {}
         self._inners: dict[str, InnerGroup] = {}
         self._error: Exception | None = None
 
     def wait(self, cancelled: Callable[[], bool]) -> dict[str, InnerGroup]:
-        """Returns the open groups by name; UnavailableError when it failed, took too long or was cancelled."""
+        """Returns the open groups by name, those that have stayed open among them.
+
+        UnavailableError when it failed, took too long or was cancelled: then what was open before is as it was.
+        """
         daemons.run(self._run, f"opening of generation {self._generation}'s groups")
         while not self._ended.wait(_POLL_S):
             late = time.monotonic() > self._deadline_s
@@ -78,48 +93,94 @@ class Opening:
 
     def _run(self) -> None:
         began_s = time.monotonic()
+        kept: dict[str, InnerGroup] = {}
+        opened: dict[str, InnerGroup] = {}
         try:
-            for wanted, listener, peers in self._met():
-                self._inners[wanted.name] = connect(
+            for wanted, peers in self._met(kept):
+                opened[wanted.name] = connect(
                     wanted.membership,
-                    listener,
+                    self._listening[wanted.name],
                     peers,
                     self._store_of(wanted.name),
                     timeout_s=wanted.timeout_s,
                     deadline_s=self._deadline_s,
+                    opened=self._prefix(wanted.name),
                 )
-            log.info("generation %d: %s open after %.3f s", self._generation, ", ".join(self._inners), time.monotonic() - began_s)
+            log.info(
+                "generation %d: %s open after %.3f s, %s kept",
+                self._generation, ", ".join(opened), time.monotonic() - began_s, ", ".join(kept) or "none",
+            )  # fmt: skip
         except Exception as error:
             self._error = error
+        self._inners = {**opened, **kept}
         with self._lock:
             abandoned = self._abandoned
             self._ended.set()
         if abandoned or self._error is not None:
             log.info("opening of generation %d is given back: %s", self._generation, self._error or "nobody waits")
-            inners, self._inners = list(self._inners.values()), {}
-            abort(inners)
-            for inner in inners:
+            abort(opened.values())
+            for inner in opened.values():
                 inner.release()
 
-    def _met(self) -> Iterator[tuple[Wanted, Listener, list[Address]]]:
-        """Meets the other processes, and yields what to connect, in the same order on all of them, and where the peers listen."""
+    def _met(self, kept: dict[str, InnerGroup]) -> Iterator[tuple[Wanted, list[Address]]]:
+        """Meets the other processes, notes which groups are `kept`, and yields the others in the same order on all of them.
+
+        With each, where the peers listen. A group that not all its members hold is left out.
+        """
         ours = sorted(self._wanted, key=lambda each: (bool(each.membership.global_ranks), each.name))
-        listening = listeners(self._host, len(ours))
-        store: Any = PrefixStore(f"g{self._generation}", self._store)  # torch's stubs lack multi_set
-        store.multi_set(
-            [_key(wanted, wanted.membership.rank) for wanted in ours], [json.dumps(each.addresses) for each in listening]
-        )
+        self._listen([wanted for wanted in ours if wanted.balance is None])
+        self._publish({_key(wanted, wanted.membership.rank): self._said(wanted) for wanted in ours})
         for wanted in ours:
             if not (self._held and wanted.membership.global_ranks):
                 self._meet(wanted)
-        for wanted, listener in zip(ours, listening, strict=True):
+        said = self._all_said(ours)
+        for wanted in ours:
+            if wanted.inner is not None and stays_open([balance for _, balance in said.get(wanted.name, [([], None)])]):
+                kept[wanted.name] = wanted.inner
+        late = [wanted for wanted in ours if wanted.balance is not None and wanted.name in said and wanted.name not in kept]
+        self._listen(late)
+        self._publish(
+            {_key(wanted, wanted.membership.rank, late=True): self._listening[wanted.name].addresses for wanted in late}
+        )
+        for wanted in ours:
             self._go_on()
-            others = [_key(wanted, rank) for rank in range(wanted.membership.size) if rank != wanted.membership.rank]
-            if not others:
-                yield wanted, listener, []
-            elif store.check(others):
-                listed = [json.loads(each) for each in store.multi_get(others)]
-                yield wanted, listener, [(host, port) for each in listed for host, port in each]
+            if wanted.name in said and wanted.name not in kept:
+                yield wanted, self._peers(wanted, said[wanted.name])
+
+    def _listen(self, wanted: Sequence[Wanted]) -> None:
+        names = [each.name for each in wanted]
+        self._listening.update(zip(names, listeners(self._host, len(names)), strict=True))
+
+    def _publish(self, said: dict[str, Any]) -> None:
+        if said:
+            self._at_meeting.multi_set(list(said), [json.dumps(each) for each in said.values()])
+
+    def _said(self, wanted: Wanted) -> Any:
+        """Returns what this process says of a group: where it listens, and how it stands."""
+        if wanted.balance is not None:
+            return [[], wanted.balance.to_dict()]
+        return [self._listening[wanted.name].addresses, None]
+
+    def _all_said(self, ours: Sequence[Wanted]) -> dict[str, list[Said]]:
+        """Returns what the members of each group, by their places, have said of it; of the groups that all members hold."""
+        keys = {wanted.name: [_key(wanted, place) for place in range(wanted.membership.size)] for wanted in ours}
+        every = [key for each in keys.values() for key in each]
+        if not self._at_meeting.check(every):
+            keys = {name: each for name, each in keys.items() if self._at_meeting.check(each)}
+            every = [key for each in keys.values() for key in each]
+        found = dict(zip(every, map(json.loads, self._at_meeting.multi_get(every)), strict=True)) if every else {}
+        return {
+            name: [(_addresses(found[key][0]), Balance.from_dict(found[key][1])) for key in each] for name, each in keys.items()
+        }
+
+    def _peers(self, wanted: Wanted, said: list[Said]) -> list[Address]:
+        """Returns where the other members listen, once those have said so who would have kept the group."""
+        others = [place for place in range(wanted.membership.size) if place != wanted.membership.rank]
+        late = {place: _key(wanted, place, late=True) for place in others if said[place][1] is not None}
+        if late:
+            self._wait_for(lambda: bool(self._at_meeting.check(list(late.values()))))
+        listed = {place: _addresses(json.loads(self._at_meeting.get(key))) for place, key in late.items()}
+        return [address for place in others for address in listed.get(place, said[place][0])]
 
     def _meet(self, wanted: Wanted) -> None:
         """Waits until all members of the group have come to this.
@@ -129,8 +190,11 @@ class Opening:
         store = self._store_of(wanted.name)
         if store.add("arrived", 1) == wanted.membership.size:
             store.set(_ALL, "")
+        self._wait_for(lambda: bool(store.check([_ALL])))
+
+    def _wait_for(self, there: Callable[[], bool]) -> None:
         began_s = time.monotonic()
-        while not store.check([_ALL]):
+        while not there():
             self._go_on()
             time.sleep(min(max(_PAUSE_S, _PAUSE_SHARE * (time.monotonic() - began_s)), _PAUSE_S_MAX))
 
@@ -139,10 +203,17 @@ class Opening:
         if self._abandoned or time.monotonic() > self._deadline_s:
             raise UnavailableError("not all members came")
 
+    def _prefix(self, name: str) -> str:
+        return f"g{self._generation}/{name}"
+
     def _store_of(self, name: str) -> Store:
-        return PrefixStore(f"g{self._generation}/{name}", self._store)
+        return PrefixStore(self._prefix(name), self._store)
 
 
-def _key(wanted: Wanted, rank: int) -> str:
-    """Where a member of the group says on which addresses it listens for the others."""
-    return f"{wanted.name}/listening/{rank}"
+def _key(wanted: Wanted, place: int, *, late: bool = False) -> str:
+    """Where a member of the group says how it stands and on which addresses it listens; `late`: the latter alone, later."""
+    return f"{wanted.name}/{'listening' if late else 'said'}/{place}"
+
+
+def _addresses(listed: list[list[Any]]) -> list[Address]:
+    return [(host, port) for host, port in listed]

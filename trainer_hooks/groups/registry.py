@@ -2,7 +2,7 @@
 
 Live: calls go to inner groups. Muted: calls are answered without communicating: from the break of a generation to the next
 reform, in a joiner before its first one (nothing was ever opened), and in a rehearsal. A reform opens the groups again, same
-objects, same ranks, on the new store.
+objects, same ranks, on the new store; a group whose members all find that nothing of it is under way has stayed open.
 """
 
 import logging
@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +41,14 @@ log = logging.getLogger(__name__)
 # Of an operation, unless the script says otherwise. Not a hang detector: it bounds how long a stuck one is kept aside.
 OPERATION_TIMEOUT = timedelta(minutes=10)
 _ENDED_TIMEOUT_S = 0.5  # old operations end within milliseconds of the abort; one that does not can only fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reformed:
+    """How many groups have stayed open, and were opened, of those whose first member this process is: each counts once in all."""
+
+    kept: int
+    opened: int
 
 
 class Groups:
@@ -218,8 +227,10 @@ class Groups:
         timeout_s: float,
         cancelled: threading.Event,
         excluded: frozenset[int] = frozenset(),
-    ) -> None:
+    ) -> Reformed:
         """Opens on `store` (a client for nobody else) every group that all its members hold, and is live in `generation`.
+
+        A group of which all members find that nothing is under way stays open as it was.
 
         Of the `excluded` ranks nothing is expected: each group is opened among its other members.
 
@@ -239,10 +250,7 @@ class Groups:
             members = self._alive()
             names = numbered(ranks_text(group.membership.global_ranks) for group in members)
             presents = [self._present(group, excluded) for group in members]
-            wanted = [
-                Wanted(name=name, membership=group.membership.inner(present), timeout_s=group.timeout.total_seconds())
-                for group, name, present in zip(members, names, presents, strict=True)
-            ]
+            wanted = [self._wanted(*each) for each in zip(members, names, presents, strict=True)]
             opening = Opening(wanted, generation, store, self._host, deadline_s - time.monotonic(), held=True)
             inners = opening.wait(lambda: cancelled.is_set() or overtaken.is_set())
             new = self._new_generation(generation)
@@ -250,16 +258,22 @@ class Groups:
                 for group, name, present in zip(members, names, presents, strict=True):
                     if name in inners:
                         group.attach(inners[name], new, name, present)
+                        group.set_timeout(group.timeout)  # where it was changed while calls were muted
                     else:
                         group.leave_closed(name, generation)
                 self._count_from(generation, Counter(name.rpartition("#")[0] for name in inners))
                 self._current, self._never_opened, self._client = new, False, store
                 self._excluded, self.needs = excluded, ()
                 self.store.attach(store, lambda: new.broken)
+            kept = [each.inner for each in wanted if each.inner is not None and inners.get(each.name) is each.inner]
+            old.keep(kept)
             old.let_go()
             if overtaken.is_set():
                 new.break_up("broken while its groups opened")
                 raise UnavailableError(f"generation {generation} was broken while its groups opened")
+            firsts = {each.name for each in wanted if each.name in inners and each.membership.rank == 0}
+            kept_names = {each.name for each in wanted if each.inner in kept}
+            return Reformed(kept=len(firsts & kept_names), opened=len(firsts - kept_names))
         finally:
             with self._lock:
                 self._reforming = None
@@ -267,6 +281,14 @@ class Groups:
     def _new_generation(self, number: int) -> Generation:
         call_time = CallTime(self._device)
         return Generation(number, self._on_broken, self.on_muted, self._before_abort, call_time)
+
+    @staticmethod
+    def _wanted(group: Group, name: str, present: Present | None) -> Wanted:
+        """Returns the group as it is to be in the next generation, with what is open of it still, if that may stay open."""
+        membership, timeout_s = group.membership.inner(present), group.timeout.total_seconds()
+        inner = group.open_still(present)
+        balance = inner.balance() if inner is not None else None
+        return Wanted(name=name, membership=membership, timeout_s=timeout_s, inner=inner if balance else None, balance=balance)
 
     @staticmethod
     def _present(group: Group, excluded: frozenset[int]) -> Present | None:

@@ -27,6 +27,7 @@ _POLL_S = 0.003
 _LET_GO_TIMEOUT_S = 1.0  # Gloo closes its descriptors within milliseconds
 _LINGER_S = 0.5
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+_ESTABLISHED = 1  # the first byte of tcp_info
 
 
 def listening_each(makes: Iterable[Callable[[], T]]) -> list[tuple[T, list[Address]]]:
@@ -55,6 +56,11 @@ def connections(own: Iterable[Address], others: Iterable[Address]) -> list[socke
         else:
             duplicate.close()
     return found
+
+
+def is_established(connection: socket.socket) -> bool:
+    """Returns whether neither end has closed the connection, as far as this machine knows."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == bytes([_ESTABLISHED])
 
 
 def shut(duplicates: Sequence[socket.socket]) -> threading.Event:

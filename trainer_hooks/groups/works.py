@@ -99,6 +99,7 @@ class GroupWork(dist.Work):
         self._args = args
         self._lock = threading.Lock()
         self._ended = False
+        self._counted = False  # in the group's ledger, as ended
         self._settled = False  # ended by the break, with whatever the tensors hold
         self._error: Exception | None = None
         self._future: Future[Any] | None = None
@@ -201,9 +202,16 @@ class GroupWork(dist.Work):
         else:
             if self.operation == "recv_anysource":
                 self._source = inner.source_rank()
+                self.calls.ledger.received(self._source)
             self._inner_done(None)
 
     def _inner_done(self, error: RuntimeError | None) -> None:
+        with self._lock:  # two threads may come here, and both go on only once it is counted
+            if error is not None:
+                self.calls.ledger.failed = True
+            elif not self._counted:
+                self._counted = True
+                self.calls.ledger.end()
         if error is None:
             self._end()
         elif is_usage_error(error) and not self._generation.broken:

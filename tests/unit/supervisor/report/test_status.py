@@ -109,7 +109,8 @@ def test_summary_has_the_agreed_keys() -> None:
     (recovery,) = content["recoveries"]
     assert set(recovery) == {
         "generation", "cause", "class", "node", "ranks", "spare", "moved", "resume_step", "steps_reexecuted",
-        "survivors_kept_processes", "phases_s", "total_s", "ended_s", "exposed_s", "excluded", "returned",
+        "survivors_kept_processes", "phases_s", "total_s", "ended_s", "exposed_s", "excluded", "returned", "groups_kept",
+        "groups_opened",
     }  # fmt: skip
     assert set(recovery["phases_s"]) == {"detect", "decide", "quiesce", "plan", "reform", "restore", "first_step"}
 

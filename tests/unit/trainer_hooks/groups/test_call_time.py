@@ -10,6 +10,7 @@ from fake_device import FakeDevice
 
 from deadpool.trainer_hooks.groups.call_time import CallTime
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
+from deadpool.trainer_hooks.groups.ledger import Ledger
 from deadpool.trainer_hooks.groups.works import StreamWork
 
 
@@ -44,7 +45,7 @@ def test_what_a_stream_waits_for_counts_and_what_it_computes_does_not(end: Calla
     device = FakeDevice(seed)
     times = CallTime(device)
     generation = Generation(1, lambda number, error: None, call_time=times)
-    calls = Calls(None, 0, (0, 2), times)
+    calls = Calls(None, 0, (0, 2), times, Ledger())
     for step in range(5):
         device.spend(3)
         calls.enter(b"allreduce")

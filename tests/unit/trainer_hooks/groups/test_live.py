@@ -17,8 +17,11 @@ from deadpool.trainer_hooks.groups import sockets
 from deadpool.trainer_hooks.groups.call_time import CallTime
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.group import Group
-from deadpool.trainer_hooks.groups.inner import InnerGroup
+from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
+from deadpool.trainer_hooks.groups.ledger import Ledger
 from deadpool.trainer_hooks.groups.registry import Groups
+
+PAIR = Membership(name="pair", rank=0, size=2, global_ranks=(0, 1), devices=("cpu",))
 
 
 class Live:
@@ -115,7 +118,7 @@ class _Running:
 
     def __init__(self, *, only_reads: bool = False) -> None:
         self.only_reads = only_reads
-        self.calls = Calls(None, 0, (0, 1), CallTime())
+        self.calls = Calls(None, 0, (0, 1), CallTime(), Ledger())
         self.runs = True
 
     def settle(self) -> None:
@@ -141,7 +144,7 @@ def test_a_send_that_gloo_has_lost_is_not_waited_for_once_its_connections_have_e
         client = socket.create_connection(listener.getsockname())
         of_gloo, _ = listener.accept()
         nothing: Any = None
-        inner = InnerGroup(nothing, sockets.connections([listener.getsockname()], []), None)
+        inner = InnerGroup(nothing, sockets.connections([listener.getsockname()], []), None, PAIR, "")
         generation, lost = Generation(1, lambda *_: None), _Running(only_reads=True)
         generation.add(inner, lost.calls)
         generation.watch(lost)

@@ -178,7 +178,7 @@ def test_a_batch_is_coalesced_where_the_inner_group_can(groups: Groups) -> None:
     """One by one, two stages that send to each other would both wait for ever on NCCL."""
     group: Any = dist.group.WORLD
     inner, generation = Counting(), Generation(1, lambda _generation, _error: None)
-    group.attach(InnerGroup(inner, [], None), generation, "counted")
+    group.attach(InnerGroup(inner, [], None, group.membership, ""), generation, "counted")
     ops = [dist.P2POp(dist.isend, own(2), 0), dist.P2POp(dist.irecv, own(2), 2)]
     works = dist.batch_isend_irecv(ops)
     assert inner.asked == ["start", "send to 0", "receive from 2", "end"]
