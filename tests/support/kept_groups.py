@@ -53,11 +53,10 @@ class Rank:
     def reform(self) -> list[int]:
         """Returns which of the groups have stayed open, and are fit for use."""
         before = self.open_groups()
-        assert self.groups.have_ended()
+        until(self.groups.have_ended, 30, "what was under way is cut off")
         self.groups.let_go()
-        self.groups.reform(
-            generation=self.groups.generation + self.attempts, store=self.client(), timeout_s=30, cancelled=Event()
-        )
+        generation = self.groups.generation + self.attempts
+        self.groups.reform(generation=generation, store=self.client(), timeout_s=30, cancelled=Event())
         self.attempts = 1
         kept = [index for index, (now, then) in enumerate(zip(self.open_groups(), before, strict=True)) if now is then]
         for index, group in enumerate(self.made):
