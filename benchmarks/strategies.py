@@ -82,13 +82,14 @@ def without_replay_s(figure: dict[str, Any]) -> float:
 
 
 def simulated_goodput(
-    strategy: Strategy, times: dict[Strategy, float], step_s: float, failures_per_hour: float, repair_s: float
+    strategy: Strategy, times: dict[Strategy, float], step_s: float, failures_per_hour: float, away_s: float
 ) -> float:
+    """`away_s`: how long the others go on without the lost ranks, from the end of the first stop to the second."""
     still_s = times[strategy]
     cluster = SimulatedCluster(
         nodes=NODES, gpus_per_node=RANKS_PER_NODE, spares=NODES, steps=SIMULATED_STEPS, step_s=step_s,
         failures_per_node_day=24 * failures_per_hour / NODES, transient_share=0.0, rack_nodes=0, failures_per_rack_day=0.0,
-        repair_s=repair_s, checkpoint_every=CHECKPOINT_EVERY, checkpoint_s=0.0, replica_distance=1, nodes_per_replica=1,
+        repair_s=still_s + away_s, checkpoint_every=CHECKPOINT_EVERY, checkpoint_s=0.0, replica_distance=1, nodes_per_replica=1,
     )  # fmt: skip
     recovery = RecoveryTimes(restart_s=still_s, memory_restart_s=still_s, exclude_s=still_s, swap_s=still_s, transient_s=still_s)
     return estimate(cluster, strategy, recovery, runs=SIMULATED_RUNS, seed=SEED).goodput.mean

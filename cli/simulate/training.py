@@ -50,7 +50,8 @@ class TimeSpent:
 class SimulatedRun:
     """What one training came to.
 
-    `node_repair_s`: seconds in repair, summed over nodes. `memory_lost`: how often states in memory did not help. `finished`:
+    `node_repair_s`: seconds in repair, until an excluded node is taken in again, summed over nodes.
+    `memory_lost`: how often states in memory did not help. `finished`:
     False where the training was given up, since failures came faster than it got on.
     """
 
@@ -104,7 +105,7 @@ class _TrainingOnItsWay:
         while self._done < target:
             speed = self._speed()
             needed_s = (target - self._done) * self._cluster.step_s / speed
-            back_s = self._repairs[0] - self._now_s if speed < 1 else inf
+            back_s = max(0.0, self._repairs[0] - self._now_s) if speed < 1 else inf
             fails_s = self._next_failure()
             span_s = min(needed_s, back_s, fails_s)
             self._work(target - self._done if span_s == needed_s else span_s * speed / self._cluster.step_s, span_s)
@@ -185,6 +186,7 @@ class _TrainingOnItsWay:
             span_s = self._repairs[0] - self._now_s
             self.result.spent.waiting += span_s
             self._pass(span_s)
+            self._take_in()
         fails_s = self._next_failure()
         span_s = min(self._times.of(self._strategy, transient=transient), fails_s)
         self.result.spent.recovering += span_s
@@ -192,15 +194,20 @@ class _TrainingOnItsWay:
         return span_s < fails_s
 
     def _join_again(self) -> None:
-        """A repaired node takes part again, for which the others stop."""
+        """A repaired node takes part again, for which the others stop; so do all that have been repaired by then."""
         while not self._brought_up() and not self._is_hopeless():
             self._fail()
+        self._take_in()
 
     def _pass(self, span_s: float) -> None:
-        """Time goes by; nodes whose repair is over come back."""
+        """Time goes by; nodes whose repair is over come back, as spares. Excluded ones are missing until they are taken in."""
         end_s = self._now_s + span_s
-        while self._repairs and self._repairs[0] <= end_s:
+        while self._repairs and self._repairs[0] <= end_s and self._strategy in NEEDS_EVERY_NODE:
             self.result.node_repair_s += len(self._repairs) * (self._repairs[0] - self._now_s)
             self._now_s = heappop(self._repairs)
         self.result.node_repair_s += len(self._repairs) * (end_s - self._now_s)
         self._now_s = end_s
+
+    def _take_in(self) -> None:
+        while self._repairs and self._repairs[0] <= self._now_s:
+            heappop(self._repairs)

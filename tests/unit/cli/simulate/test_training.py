@@ -110,6 +110,13 @@ def test_excluded_nodes_slow_the_others() -> None:
     assert found.spent["waiting"] == 0
 
 
+def test_an_excluded_node_that_is_repaired_at_once_costs_both_stops() -> None:
+    """It is taken in by a stop of its own, also where it is back before the first one is over."""
+    cluster = replace(CLUSTER, nodes=10, spares=0, failures_per_node_day=0.1, repair_s=1e-6, steps=200_000)
+    found = estimate(cluster, Strategy.EXCLUDE, TIMES, runs=40, seed=11)
+    assert within(found.lost_s.mean, found.lost_s.half + 0.5, 2 * TIMES.exclude_s + 0.5 * cluster.step_s)
+
+
 def test_what_cannot_end_is_given_up() -> None:
     hopeless = replace(CLUSTER, failures_per_node_day=200.0, checkpoint_every=100, steps=200, repair_s=1.0)
     found = simulate_training(hopeless, Strategy.CHECKPOINT_RESTART, replace(TIMES, restart_s=1.0), Random(9))
