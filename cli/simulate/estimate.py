@@ -6,7 +6,7 @@ from random import Random
 from statistics import fmean, stdev
 
 from deadpool.cli.simulate.cluster import RecoveryTimes, SimulatedCluster, Strategy
-from deadpool.cli.simulate.training import SimulatedRun, TimeSpent, simulate_training
+from deadpool.cli.simulate.training import SimulatedRun, SimulatedTimes, simulate_training
 
 _NORMAL_95 = 1.959964
 
@@ -55,7 +55,7 @@ def estimate(cluster: SimulatedCluster, strategy: Strategy, times: RecoveryTimes
         spent = run.spent
         return (spent.wall_s - spent.productive - spent.checkpointing) / max(1, run.failures)
 
-    names = [each.name for each in fields(TimeSpent)]
+    names = [each.name for each in fields(SimulatedTimes)]
     wall_s = sum(run.spent.wall_s for run in found)
     return StrategyEstimate(
         strategy=strategy,

@@ -28,7 +28,7 @@ _TOO_LONG = 50.0  # times the ideal time: it goes back again and again, and will
 
 
 @dataclass(slots=True, kw_only=True)
-class TimeSpent:
+class SimulatedTimes:
     """Seconds of the wall clock by what they went into; they sum to it.
 
     `again`: steps done again. `slowed`: what excluded nodes have not computed. `waiting`: for a node, with no spare left.
@@ -55,7 +55,7 @@ class SimulatedRun:
     False where the training was given up, since failures came faster than it got on.
     """
 
-    spent: TimeSpent = field(default_factory=TimeSpent)
+    spent: SimulatedTimes = field(default_factory=SimulatedTimes)
     failures: int = 0
     steps_again: float = 0.0
     memory_lost: int = 0
