@@ -14,6 +14,7 @@ from deadpool.agent.events import (
     Command,
     Configure,
     DropSnapshots,
+    DropUnusedSlots,
     EndNode,
     Event,
     HeadsRead,
@@ -299,12 +300,15 @@ class NodeCore:
             self._starting = None
             self._standins.recovers(order.generation, now_s=now_s)
         live, hot, unwanted = self.ranks(), self.hot_standins(), self._unwanted(order)
+        leave = bool(unwanted)
         for placement in order.placements:
             if placement.rank in hot:
                 yield from self._is_hot(hot[placement.rank]) if order.hot else self._goes_live(hot[placement.rank], order)
             elif order.hot or placement.rank not in live:  # else it is a joiner of an earlier attempt
                 yield from self._give_role(order, placement, unwanted)
         yield from self._end_hot(unwanted)
+        if leave:
+            yield DropUnusedSlots()
 
     def _give_role(self, order: Assign, placement: messages.Placement, unwanted: list[Process]) -> Iterator[Command]:
         """A stand-in becomes this rank's process, or gets hot for it: one that is hot for nothing any more, or that waits."""
@@ -425,6 +429,8 @@ class NodeCore:
             if not process.hot:
                 self._last_exits[process.rank] = exited
             yield Report(message=exited)
+        if process.hot:
+            yield DropUnusedSlots()
         if process.rank is None or process.hot:
             yield from self._refill()
         yield from self._start_when_clear()

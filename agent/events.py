@@ -179,6 +179,11 @@ class DropSnapshots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropUnusedSlots:
+    """Slots that were made beforehand for ranks which no process here plays, or will, are removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KillNode:
     """SIGKILL for every process of this node, this one last."""
 
@@ -213,6 +218,7 @@ Command = (
     | CollectCalls
     | ServeStore
     | DropSnapshots
+    | DropUnusedSlots
     | KillNode
     | InjectHere
     | EndNode

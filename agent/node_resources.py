@@ -158,10 +158,16 @@ class NodeResources:
             found |= numbers
         return tokens, tuple(Reading(name=name, value=value) for name, value in sorted(found.items()))
 
+    def drop_unused_slots(self, core: NodeCore) -> None:
+        """Removes the slots that were made for a process which has gone, or plays another rank, before they held anything."""
+        self.vault.drop_empty_snapshots(used={*core.ranks(), *core.hot_standins()})
+
     def _hot_bytes(self, core: NodeCore) -> int:
-        """Returns what they have taken since they were forked from the warm process."""
-        pids = [process.pid for process in core.hot_standins().values() if process.pid]
-        return sum(max(0, anonymous_bytes(pid) - anonymous_bytes(self.warm.pid)) for pid in pids)
+        """Returns what they have taken since they were forked from the warm process; and their slots, which no rank here uses."""
+        hot, ranks = core.hot_standins(), core.ranks()
+        pids = [process.pid for process in hot.values() if process.pid]
+        own_bytes = sum(max(0, anonymous_bytes(pid) - anonymous_bytes(self.warm.pid)) for pid in pids)
+        return own_bytes + sum(self.vault.snapshot_bytes(rank) for rank in hot if rank not in ranks)
 
     async def call_report(self, pids: Mapping[int, int], generation: int) -> CallReport:
         """Saves the stacks of these ranks (rank -> pid) beside their logs; returns them, and what each waits for."""

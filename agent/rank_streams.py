@@ -25,6 +25,7 @@ class RankStreams:
     def __init__(self, core: NodeCore, resources: Callable[[], NodeResources | None], dispatch: Callable[[Event], None]) -> None:
         self._core, self._resources, self._dispatch = core, resources, dispatch
         self._orders: dict[int, Orders] = {}
+        self._reserving: set[asyncio.Task[None]] = set()
         self._silent: dict[int, asyncio.Event] = {}  # set when nothing more will come on that process's stream
 
     def tell(self, process: int, order: RankOrder) -> None:
@@ -50,8 +51,10 @@ class RankStreams:
         return process
 
     async def spoke(self, process: int, message: RankMessage) -> None:
-        if isinstance(message, Reserve):
-            await self._reserve(process, message)
+        if isinstance(message, Reserve):  # of a joiner it is not waited for: what it says next must not be late
+            reserving = asyncio.create_task(self._reserve(process, message))
+            self._reserving.add(reserving)
+            reserving.add_done_callback(self._reserving.discard)
         elif process in self._core.processes:
             self._dispatch(events.RankSpoke(process=process, message=message))
 
@@ -93,6 +96,8 @@ class RankStreams:
         except (ConfigError, OSError) as error:
             answer = Reserved(error=str(error))
         self.tell(process, answer)
+        if process not in self._core.processes or self._core.processes[process].killed:  # it went meanwhile
+            node.drop_unused_slots(self._core)
 
 
 def _exists(pid: int) -> bool:

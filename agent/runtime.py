@@ -256,6 +256,8 @@ class NodeRuntime:
                     node.pairs.wanted(holders, generation)
             case events.DropSnapshots():
                 node.vault.drop_snapshots()
+            case events.DropUnusedSlots():
+                node.drop_unused_slots(self._core)
             case events.KillNode():
                 node.kill_now()
                 os.kill(os.getpid(), signal.SIGKILL)  # as a power cut would end it: nothing is cleared up

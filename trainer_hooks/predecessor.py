@@ -1,7 +1,11 @@
-"""What a joiner learns of its predecessor before its script builds anything: the small messages that it saw, how its DDPs sum."""
+"""What a joiner learns of its predecessor before its script builds anything.
+
+The small messages that it saw, how its DDPs sum, and how large its state is.
+"""
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +24,24 @@ MESSAGES = "deadpool.messages"  # under which they are among the extras of the s
 _EXTRAS = (MESSAGES, DDP)
 
 
-def inherited(vault_dir: Path, placement: Placement, token: str) -> dict[str, Any]:
-    """Returns these extras of the rank's predecessor, from any of its snapshots or replicas; {} where there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """`extras`: those named above. `tables`: of one of its snapshots or replicas, None where there is none."""
+
+    extras: dict[str, Any] = field(default_factory=dict)
+    tables: Tables | None = None
+
+
+def predecessor(vault_dir: Path, placement: Placement, token: str) -> Predecessor:
+    """Returns what any of the snapshots or replicas of the rank's predecessor says."""
     for tables in _tables(vault_dir, placement, token):
         try:
             extras = unpack_meta(tables.meta)["extra"]
         except Exception as error:  # whatever it is, the restore meets it as well, and says so
             log.info("metadata of rank %d: %s", placement.rank, error)
             continue
-        return {name: decode(extras[name]) for name in _EXTRAS if name in extras}
-    return {}
+        return Predecessor(extras={name: decode(extras[name]) for name in _EXTRAS if name in extras}, tables=tables)
+    return Predecessor()
 
 
 def _tables(vault_dir: Path, placement: Placement, token: str) -> Iterator[Tables]:

@@ -35,6 +35,8 @@ class Recovery:
                 session.member.device_bytes = torch.cuda.memory_reserved()
             session.carry_out(session.member.quiesced(clean=clean))
         session.open().let_go()
+        if session.role.hot:
+            self._protection.stand_ready()
         while not self._carry_out(plan := session.await_plan()):
             pass
         return plan

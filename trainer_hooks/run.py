@@ -27,7 +27,7 @@ from deadpool.trainer_hooks.compiled_libraries import come_whole
 from deadpool.trainer_hooks.data.batches import batches_of
 from deadpool.trainer_hooks.guard import RankGuard
 from deadpool.trainer_hooks.loop import Attempt, Guard, Loops, Value
-from deadpool.trainer_hooks.predecessor import MESSAGES, inherited
+from deadpool.trainer_hooks.predecessor import MESSAGES, predecessor
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.description import Description
 from deadpool.trainer_hooks.protection.device_engine import engine_for
@@ -298,7 +298,7 @@ def _become_rank(timeout: timedelta | None, skip_init: bool) -> Run:
         torch.cuda.set_device(int(environment["LOCAL_RANK"]))  # 0 with --virtual-local-rank
     session.open_groups(environment.get(_HOST, "127.0.0.1"), timeout, gloo_alone=environment.get(_CUDA_GROUPS) == "gloo")
     if session.role.muted:
-        session.inherited = inherited(session.vault_dir, session.role.placement, session.token)
+        session.inherit(predecessor(session.vault_dir, session.role.placement, session.token))
         if MESSAGES in session.inherited:
             session.open().messages.load_state_dict(session.inherited[MESSAGES])
     if skip_init:

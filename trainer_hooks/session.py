@@ -49,8 +49,10 @@ from deadpool.trainer_hooks.first_values import FirstValues
 from deadpool.trainer_hooks.groups.daemon_threads import daemons
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.link import Link
+from deadpool.trainer_hooks.predecessor import Predecessor
 from deadpool.trainer_hooks.process_end import wait_for_threads
 from deadpool.trainer_hooks.protection.ports import ProtectionControl
+from deadpool.trainer_hooks.protection.ready_slots import ReadySlots
 from deadpool.trainer_hooks.protocol import Action, Break, Leave, Member, RankPhase, Recover
 from deadpool.trainer_hooks.stacks import offer_stacks
 from deadpool.trainer_hooks.state.items import Held
@@ -95,6 +97,7 @@ class Session:
         self.injections = PendingInjections(self._lose_network)
         self.drilled: set[int] = set()  # the boundaries whose drill is over
         self.inherited: dict[str, Any] = {}  # of a joiner: what it knows of its predecessor (predecessor.py)
+        self.ready_slots: ReadySlots | None = None  # of a joiner
         self.first_values = FirstValues()  # of the script's parameters, until its first loop begins
         self.excluded: frozenset[int] = frozenset()  # ranks without which the generation runs
         self.behind = ""  # what is wrong if the script ends now, not having come to where it was to go on from
@@ -119,11 +122,13 @@ class Session:
         record_path(self.vault_dir, self.rank, os.getpid()).unlink(missing_ok=True)
         if self.groups is not None:
             self.groups.close()
+        if self.ready_slots is not None:
+            self.ready_slots.take()  # nothing asks the agent for the rank before any more
         with self.changed:
             assert self._role is not None
             self.groups, self._protection, self._plan = None, None, None
             self.cancelled = threading.Event()
-            self.inherited, self.behind = {}, ""
+            self.inherited, self.ready_slots, self.behind = {}, None, ""
             self.first_values.end()
             role = self._role
         self._take_role(role)
@@ -148,6 +153,12 @@ class Session:
         )
         self._link.send(RankJoined(generation=self.role.generation, rank=self.rank, pid=os.getpid()))
 
+    def inherit(self, predecessor: Predecessor) -> None:
+        """Keeps what is known of the rank's process before, and has slots made for a state of that size meanwhile."""
+        self.inherited = predecessor.extras
+        if predecessor.tables is not None:
+            self.ready_slots = ReadySlots(self.vault_dir, self.rank, predecessor.tables, self.reserve)
+
     def attach(self, protection: ProtectionControl) -> None:
         """From now on this is asked for checkpoints, and hears when the generation or the process ends."""
         with self.changed:
@@ -171,15 +182,16 @@ class Session:
             raise UnavailableError(f"rendezvous store {host}:{port}: {str(error).splitlines()[0]}") from error
 
     def reserve(self, snapshot_bytes: int, replica_bytes: int) -> None:
-        """Has the agent make the rank's slots. ConfigError when the vault is too small."""
+        """Has the agent make the rank's slots. ConfigError when the vault is too small; UnavailableError: the process ends."""
         with self.changed:
             self._reserved = None
             self._link.send(Reserve(rank=self.rank, snapshot_bytes=snapshot_bytes, replica_bytes=replica_bytes))
-            self.changed.wait_for(lambda: self._reserved is not None)
-            assert self._reserved is not None
-            error = self._reserved.error
-        if error:
-            raise ConfigError(error)
+            self.changed.wait_for(lambda: self._reserved is not None or self.closed)
+            reserved = self._reserved
+        if reserved is None:
+            raise UnavailableError("this process ends")
+        if reserved.error:
+            raise ConfigError(reserved.error)
 
     def refuse(self, reason: str) -> NoReturn:
         """Tells the supervisor that the job cannot run as asked, and raises that as ConfigError."""

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from deadpool.host.disk import free_bytes
@@ -71,6 +72,21 @@ class Vault:
         for path in [*self.folder.glob(f"{SlotKind.SNAPSHOT}-*"), *self.folder.glob("record-*")]:
             path.unlink(missing_ok=True)
 
+    def drop_empty_snapshots(self, used: Collection[int]) -> None:
+        """Removes the snapshot slots of every rank but these, if none of its slots holds a state."""
+        by_rank: dict[int, list[Path]] = {}
+        for path in self.folder.glob(f"{SlotKind.SNAPSHOT}-*"):
+            by_rank.setdefault(int(path.name.split("-")[1]), []).append(path)
+        for rank, paths in by_rank.items():
+            if rank not in used and not any(map(_is_sealed, paths)):
+                for path in paths:
+                    path.unlink(missing_ok=True)
+
+    def snapshot_bytes(self, rank: int) -> int:
+        """Returns what the snapshot slots of a rank take."""
+        paths = [slot_path(self.folder, SlotKind.SNAPSHOT, rank, name) for name in SNAPSHOT_NAMES]
+        return sum(path.stat().st_size for path in paths if path.exists())
+
     def slots(self) -> tuple[Slot, ...]:
         """Returns every sealed slot whose tables are whole. The data itself is checked by whoever restores from it."""
         paths = sorted(path for kind in SlotKind for path in self.folder.glob(f"{kind}-*"))
@@ -100,6 +116,11 @@ class Vault:
                     unique=unique,
                 )
         return None
+
+
+def _is_sealed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return Header.from_page(file.read(HEADER_BYTES)) is not None
 
 
 def rank_set(rank: int, ranks: tuple[int, ...], digest: int) -> RankSet:

@@ -14,22 +14,19 @@ class WrittenSlots:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, int], SlotFile]] = {}
+        self._known: dict[Path, SlotFile] = {}
         self._turns: dict[Path, int] = {}
 
     def of(self, path: Path) -> SlotFile:
         """Returns the slot as it is now: one that was replaced, or has grown, is mapped again. SnapshotError: it cannot be."""
         try:
-            status = path.stat()
-            now = (status.st_ino, status.st_size)
-            known = self._known.get(path)
-            if known is None or known[0] != now:
-                slot = SlotFile(path)
+            slot = self._known.get(path)
+            if slot is None or not slot.is_current():
+                slot = self._known[path] = SlotFile(path)
                 prefault(slot.map)
-                known = self._known[path] = now, slot
         except OSError as error:
             raise SnapshotError(f"{path.name} cannot be opened: {error.strerror}") from error
-        return known[1]
+        return slot
 
     def turn(self, path: Path) -> int:
         """Returns how many states were to come into this slot before (ArrivingItems.check)."""

@@ -368,7 +368,13 @@ class SlotFile:
         self.path = path
         with path.open("r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
+            self._inode = os.fstat(file.fileno()).st_ino
         self.view = memoryview(self.map)
+
+    def is_current(self) -> bool:
+        """Returns whether its path still names this file, in this size. OSError: it names none."""
+        status = self.path.stat()
+        return (status.st_ino, status.st_size) == (self._inode, len(self.view))
 
     def pinned(self) -> bool:
         """Returns whether a link to the file is there: what lies in it is being written to a checkpoint."""

@@ -313,7 +313,7 @@ class SimNode:
                     self._stop()
                 case events.NameProcess(process=number, rank=rank, generation=generation):
                     self._named(number, rank, generation)
-                case events.Configure() | events.PrepareStore() | events.UseEdges():
+                case events.Configure() | events.PrepareStore() | events.UseEdges() | events.DropUnusedSlots():
                     pass
                 case events.KillNode():
                     self.die()

@@ -52,7 +52,7 @@ from deadpool.trainer_hooks.drill.tables import Table, differences
 from deadpool.trainer_hooks.fault_injection import PendingInjections
 from deadpool.trainer_hooks.groups.registry import Groups
 from deadpool.trainer_hooks.guard import RankGuard
-from deadpool.trainer_hooks.predecessor import inherited
+from deadpool.trainer_hooks.predecessor import predecessor
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protocol import Member
 from deadpool.trainer_hooks.session import Session
@@ -144,7 +144,8 @@ class CellSession(Session):
         self.member = Member(rank=node.rank, generation=role.generation, joiner=role.muted)
         self.record = CallRecord(record_path(vault, node.rank), create=True)
         self._make_plan, self._planned = plan, 0
-        self.inherited = inherited(vault, role.placement, TOKEN) if role.muted else {}
+        if role.muted:
+            self.inherit(predecessor(vault, role.placement, TOKEN))
 
     def order(self, order: RankOrder) -> None:
         self._on_order(order)

@@ -11,6 +11,7 @@ from deadpool.proto.config import Keeping
 from deadpool.proto.messages import Placement, RankMessage, Role, SlotKind
 from deadpool.proto.vault.layout import SLOT_NAMES, reserve, slot_path
 from deadpool.trainer_hooks.protection.ports import ProtectionControl
+from deadpool.trainer_hooks.protection.ready_slots import ReadySlots
 from deadpool.trainer_hooks.protocol import Member
 
 
@@ -22,6 +23,7 @@ class OnlyRank:
         self.playing: tuple[int, ...] = (0,)
         self.excluded: frozenset[int] = frozenset()
         self.drilled: set[int] = set()
+        self.ready_slots: ReadySlots | None = None
         self.member = Member(rank=0, generation=1, joiner=False)
         placement = Placement(rank=0, node_id="node0", node_rank=0, local_rank=0, holders=())
         self.role = Role(

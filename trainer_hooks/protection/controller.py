@@ -11,6 +11,7 @@ from deadpool.proto.checkpoint import folder_name, read_marker
 from deadpool.proto.config import Transport
 from deadpool.proto.messages import NO_STEP, Endpoint, Placement, ProtectionChanged, Reform, StateDiffers
 from deadpool.proto.vault.holdings import holdings
+from deadpool.proto.vault.layout import SLOT_NAMES
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import ReplicaSender
 from deadpool.trainer_hooks.checkpoints.agreement import CheckpointAgreement
@@ -186,8 +187,17 @@ class Protection:
     def own_slots(self) -> OwnSlots:
         """Returns the slots as they are in the vault."""
         if self._slots is None:
-            self._slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
+            ready = self._session.ready_slots
+            self._slots = OwnSlots(
+                self._session.vault_dir, self._session.rank, self._engine, ready.take() if ready is not None else {}
+            )
         return self._slots
+
+    def stand_ready(self) -> None:
+        """A hot stand-in has time: what is made beforehand is waited for, and made known to the device."""
+        ready = self._session.ready_slots
+        if ready is not None and len(ready.take()) >= len(SLOT_NAMES):
+            self.own_slots()
 
     def describe(self) -> Description:
         """Returns what this rank holds, as in the boundary captured last."""
@@ -226,7 +236,8 @@ class Protection:
         snapshot_bytes, _ = capacity(layout.data_bytes + growth.size_bytes, len(layout.items) + growth.items, meta_bytes)
         replica_bytes, _ = capacity(layout.unique_bytes + growth.size_bytes, len(layout.items) + growth.items, meta_bytes)
         self._session.reserve(snapshot_bytes, replica_bytes if self._placement.holders else 0)
-        self._slots = OwnSlots(self._session.vault_dir, self._session.rank, self._engine)
+        if self._slots is not None and not self._slots.are_current():
+            self._slots = None
         self._reserved = True
 
     def _reserved_slots(self) -> OwnSlots:

@@ -12,6 +12,7 @@ from deadpool.proto.vault.together import Together
 from deadpool.proto.vault.transport import ReplicaSender
 from deadpool.trainer_hooks.protection.commit import Known
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
+from deadpool.trainer_hooks.protection.ready_slots import ReadySlots
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.protocol import Member
 from deadpool.trainer_hooks.torch_internals import Store
@@ -110,6 +111,7 @@ class ProtectedProcess(Protocol):
     excluded: frozenset[int]
     cancelled: threading.Event
     drilled: set[int]  # the boundaries whose drill is over
+    ready_slots: ReadySlots | None
 
     @property
     def playing(self) -> tuple[int, ...]: ...

@@ -46,20 +46,27 @@ def capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, int]:
 class OwnSlots:
     """The snapshot slots of one rank, mapped: two or more (vault_layout.snapshot_slots).
 
-    Made by the agent (Reserve); written by the protect thread alone.
+    Made by the agent (Reserve); written by the protect thread alone. `ready`: mapped before, to the last page.
     """
 
-    def __init__(self, vault_dir: Path, rank: int, engine: Engine) -> None:
+    def __init__(self, vault_dir: Path, rank: int, engine: Engine, ready: Mapping[Path, SlotFile] | None = None) -> None:
         self._vault_dir = vault_dir
-        paths = [slot_path(vault_dir, SlotKind.SNAPSHOT, rank, name) for name in SNAPSHOT_NAMES]
-        self._paths = [path for path, name in zip(paths, SNAPSHOT_NAMES, strict=True) if name in SLOT_NAMES or path.exists()]
+        self._paths = _paths(vault_dir, rank)
         self._rank, self._engine = rank, engine
-        self._files = [SlotFile(path) for path in self._paths]
+        current = {path: slot for path, slot in (ready or {}).items() if path.exists() and slot.is_current()}
+        self._files = [current.get(path) or SlotFile(path) for path in self._paths]
         self._memory = [self._tensor_over(file) for file in self._files]
         self._descriptors = [os.open(path, os.O_RDWR) for path in self._paths]
         weakref.finalize(self, _close_all, self._descriptors)
         self._targets: dict[int, tuple[Layout, int, list[Tensor]]] = {}
-        self._prefaulted: set[int] = set()
+        self._prefaulted = {index for index, path in enumerate(self._paths) if path in current}
+
+    def are_current(self) -> bool:
+        """Returns whether these are the files that the vault has now."""
+        try:
+            return self._paths == _paths(self._vault_dir, self._rank) and all(file.is_current() for file in self._files)
+        except FileNotFoundError:
+            return False
 
     def held(self) -> list[StateId | None]:
         headers = [file.header() for file in self._files]
@@ -211,6 +218,12 @@ class OpenSlot:
         if checksum(data) != self.tables.checksums[index]:
             raise SnapshotError(f"rank {self.header.rank} step {self.header.step}: {item.key} fails its checksum")
         return data
+
+
+def _paths(vault_dir: Path, rank: int) -> list[Path]:
+    """Returns the two slots that there must be, and the further ones that there are."""
+    paths = [slot_path(vault_dir, SlotKind.SNAPSHOT, rank, name) for name in SNAPSHOT_NAMES]
+    return [path for path, name in zip(paths, SNAPSHOT_NAMES, strict=True) if name in SLOT_NAMES or path.exists()]
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -6,6 +6,7 @@ import pytest
 from driven_node import CONFIG, Node, reports, to_ranks
 
 from deadpool.agent.events import (
+    DropUnusedSlots,
     KillProcess,
     NameProcess,
     RankSpoke,
@@ -66,7 +67,9 @@ def test_hot_stand_ins_become_the_ranks_and_their_logs_are_the_ranks_from_then_o
 def test_one_that_has_ended_by_then_is_replaced_and_its_end_is_none_of_the_rank() -> None:
     node = hot_node()
     node.order(Quiesce(generation=2, reason="node1 is lost"))
-    (exited,) = reports(node.exit(0))
+    ended = node.exit(0)
+    assert DropUnusedSlots() in ended
+    (exited,) = reports(ended)
     assert isinstance(exited, RankExited)
     assert exited.hot
     assert exited.generation == 1, "of the order that made it hot: nobody takes it for an end of the rank's process"
@@ -92,6 +95,7 @@ def test_for_other_ranks_they_end_without_a_word(hot: bool) -> None:
     node = hot_node()
     commands = node.get_hot(generation=1) if hot else node.assign(2, 3, generation=2)
     assert [each.process for each in commands if isinstance(each, KillProcess)] == [0, 1]
+    assert commands[-1] == DropUnusedSlots()
     assert not [each for each in reports([*node.exit(0), *node.exit(1)]) if isinstance(each, RankExited)]
 
 
@@ -153,6 +157,7 @@ def test_where_the_script_is_a_function_the_same_processes_begin_again_as_other_
         node.event(RankSpoke(process=rank, message=replace(prepared(1), rank=rank, repeatable=True)))
     commands = node.get_hot(2, 3) if hot else node.assign(2, 3, generation=2)
     assert not [each for each in commands if isinstance(each, KillProcess | StartProcess)]
+    assert commands[-1] == DropUnusedSlots()
     assert [(process, order.rank, order.hot) for process, order in to_ranks(commands) if isinstance(order, Role)] == [
         (0, 2, hot), (1, 3, hot),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from deadpool.proto.messages import Endpoint, Placement, SlotKind
 from deadpool.proto.vault.layout import SNAPSHOT_NAMES, SlotFile, reserve, slot_path
 from deadpool.proto.vault.wire import ReserveSlots
 from deadpool.trainer_hooks.groups.messages import Messages
-from deadpool.trainer_hooks.predecessor import MESSAGES, inherited
+from deadpool.trainer_hooks.predecessor import MESSAGES, Predecessor, predecessor
 from deadpool.trainer_hooks.state.metadata import pack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -32,11 +32,14 @@ def test_from_the_holder_of_a_replica(tmp_path: Path) -> None:
     nobody = Endpoint(node_id="node9", host="127.0.0.1", port=1)
     with serving(tmp_path) as receiver:
         holder = Endpoint(node_id="node2", host="127.0.0.1", port=receiver.server.port)
-        assert inherited(tmp_path, placed(holder), TOKEN) == {}
+        assert predecessor(tmp_path, placed(holder), TOKEN) == Predecessor()
         connection, replica = receiver.connect(), Replica(step=5, meta=metadata(messages))
         ask(connection, ReserveSlots(rank=RANK, slot_bytes=replica.slot_bytes))
         send(connection, replica)
-        assert inherited(tmp_path, placed(nobody, holder), TOKEN) == {MESSAGES: messages.state_dict()}
+        found = predecessor(tmp_path, placed(nobody, holder), TOKEN)
+        assert found.extras == {MESSAGES: messages.state_dict()}
+        assert found.tables is not None
+        assert found.tables.to_bytes()[0] == replica.tables
 
 
 def test_from_its_own_vault_where_a_slot_is_torn_and_one_cannot_be_read(tmp_path: Path) -> None:
@@ -50,4 +53,4 @@ def test_from_its_own_vault_where_a_slot_is_torn_and_one_cannot_be_read(tmp_path
         cut = replica.header.layout_bytes
         slot.seal(replica.header, replica.tables[:cut], replica.tables[cut:])
         slot.close()
-    assert inherited(tmp_path, placed(), TOKEN) == {MESSAGES: messages.state_dict()}
+    assert predecessor(tmp_path, placed(), TOKEN).extras == {MESSAGES: messages.state_dict()}

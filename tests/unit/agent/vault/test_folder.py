@@ -78,6 +78,19 @@ def test_too_little_space_is_one_line_with_the_sum_and_what_is_free(tmp_path: Pa
     vault.remove()
 
 
+def test_slots_made_beforehand_go_with_whoever_they_were_made_for(tmp_path: Path) -> None:
+    vault = Vault.create(tmp_path, "job", "node0")
+    seal(vault, "a", step=4)  # of rank 0, which has no process just now: the other slot is empty, and stays
+    for rank in (3, 7):
+        vault.reserve_snapshots(rank, 8192, 0)
+    assert vault.snapshot_bytes(7) == 2 * 8192
+    vault.drop_empty_snapshots(used={3})
+    left = {path.name for path in vault.folder.iterdir()} - {"lock"}
+    assert left == {f"snapshot-{rank}-{name}" for rank in (0, 3) for name in "ab"}
+    assert vault.snapshot_bytes(7) == 0
+    vault.remove()
+
+
 def test_a_live_agents_vault_is_its_own(tmp_path: Path) -> None:
     alive = Vault.create(tmp_path, "job", "node0")
     with pytest.raises(ConfigError, match="in use by another agent"):
