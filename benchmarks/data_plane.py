@@ -12,8 +12,8 @@ checksum           every item of a sealed slot read again
 replicate          a sealed slot sent to the holder, verified and sealed there
 commit             snapshot and replica of one state, from the boundary until it is committed
 restore_own, restore_replica    a process made to hold the state again, from its own slot, or from the holder
-stall_s            how long each step of `--steps` of `--compute-s` each waited for the copy of the state before it
-committed_steps    of those steps
+training           `--steps` steps of `--compute-s` each, with --snapshot-every 1 and with auto, which decides as in a job:
+                   what a step takes by itself, what it waits for copies, the share of that, and how many states are committed
 ticks              a thread that computes in short pieces while a state is copied and sent, beside the same thread alone: how long
                    it waits for the interpreter's lock in all, and its longest tick (interpreter_lock.py)
 
@@ -34,10 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import ceilings, machine
 from benchmarks.interpreter_lock import tick
-from benchmarks.protected_rank import TOKEN, HolderProcess, ProtectedRank, tensors
+from benchmarks.protected_rank import SETTLING_STATES, TOKEN, HolderProcess, ProtectedRank, tensors
 from benchmarks.stats import summarize
 from deadpool.proto.messages import Endpoint, Source, SourceKind
 from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection.interval import AUTO
 from deadpool.trainer_hooks.protection.restore import from_elsewhere, from_own_slot
 
 CEILINGS: dict[str, Callable[[int, int], list[float] | None]] = {
@@ -92,15 +93,20 @@ def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str
 def of_training(rank: ProtectedRank, steps: int, compute_s: float) -> dict[str, Any]:
     """Returns what steps that compute for so long have waited for, how many states were committed, and the bytes moved."""
     counters, stalls_s = rank.counters, list[float]()
-    rank.settle()  # what was sent beside the protect thread is not known to it
+    rank.settle()
+    for _ in range(2 * SETTLING_STATES):  # auto has measured, and the ranks have agreed
+        rank.run_step(compute_s)
     first, copied, replicated = rank.step, counters.copied_bytes, counters.replicated_bytes
     for _ in range(steps):
         before_s = counters.exposed_stall_s
-        rank.train_step(compute_s)
+        rank.run_step(compute_s)
         stalls_s.append(round(counters.exposed_stall_s - before_s, 4))
     rank.wait_committed()
     return {
         "stall_s": summarize(stalls_s) | {"raw": stalls_s},
+        "step_s": round(rank.pace.step_s(), 4),
+        "stall_share": round(sum(stalls_s) / steps / rank.pace.step_s(), 4),
+        "interval": rank.protector.interval,
         "committed_steps": len([step for step in rank.commits if step >= first]),
         "copied_bytes_per_step": (counters.copied_bytes - copied) // steps,
         "replicated_bytes_per_step": (counters.replicated_bytes - replicated) // steps,
@@ -135,8 +141,11 @@ def measure(size_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
             found |= of_snapshots(rank, repeats)
         with ProtectedRank(parameters, [holder.endpoint]) as rank:
             found |= of_replicas(rank, holder.endpoint, repeats)
-            training = of_training(rank, arguments.steps, arguments.compute_s)
             ticks = of_ticks(rank, repeats)
+        training = {}
+        for every in (1, AUTO):
+            with ProtectedRank(parameters, [holder.endpoint], every=every) as rank:
+                training[str(every or "auto")] = of_training(rank, arguments.steps, arguments.compute_s)
     finally:
         holder.close()
     figures = {name: summarize(each) | {"raw": [round(one, 3) for one in each]} if each else None for name, each in found.items()}
@@ -162,14 +171,15 @@ def main() -> None:
     parser.add_argument("--tensor-kb", type=int, default=16 << 10, help="of each tensor")
     parser.add_argument("--frozen", type=float, default=0.0, help="share of the state that is never trained")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--compute-s", type=float, default=0.5, help="of each step")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--compute-s", type=float, default=0.1, help="of each step")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     described, results = machine.describe(), []
     for size_mb in arguments.mb:
         results.append(measure(size_mb << 20, arguments))
-        print(f"{size_mb} MB: {results[-1]['shares']}", file=sys.stderr, flush=True)
+        stalls = {every: found["stall_share"] for every, found in results[-1]["training"].items()}
+        print(f"{size_mb} MB: {results[-1]['shares']}, stall {stalls}", file=sys.stderr, flush=True)
     print(json.dumps({"benchmark": "data_plane", "machine": described, "options": vars(arguments), "sizes": results}, indent=2))
 
 

@@ -27,6 +27,7 @@ from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.holders import Holders
+from deadpool.trainer_hooks.protection.interval import Interval, StepTimes
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
 from deadpool.trainer_hooks.protection.peers import Exchange, RankPlace, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
@@ -69,9 +70,12 @@ class HolderProcess:
 
 
 class ProtectedRank:
-    """Trains `parameters` by adding to them; `holders`: where its replicas go, by so many connections each (0: auto)."""
+    """Trains `parameters` by adding to them; `holders`: where its replicas go, by so many connections each (0: auto).
 
-    def __init__(self, parameters: nn.ParameterList, holders: list[Endpoint], connections: int = 1) -> None:
+    `every`: which states `run_step` keeps, as --snapshot-every (0: auto).
+    """
+
+    def __init__(self, parameters: nn.ParameterList, holders: list[Endpoint], connections: int = 1, every: int = 1) -> None:
         self.model = nn.Module()
         self.model.weights = parameters
         self.trained = [each for each in parameters if each.requires_grad]
@@ -95,17 +99,36 @@ class ProtectedRank:
             exchange=Exchange(store, rank=0, ranks=range(1), place=RankPlace("rank", "rank", 1), cancelled=self._cancelled),
             cancelled=self._cancelled,
         )
-        local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)
+        self.pace, interval = StepTimes(), Interval(every)
+        local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters, interval=interval)
         plan = ProtectionPlan(rank=0, generation=1, commit_step=NO_STEP)
-        self.protector = Protector(plan, Schedule(first_step=0, exchange_from=0, exchanges=1), local, network, self)
+        schedule = Schedule(first_step=0, exchange_from=0, exchanges=1, interval=max(1, every))
+        self.protector = Protector(plan, schedule, local, network, self, lambda: interval.wished(self.pace.step_s()))
 
     def train_step(self, compute_s: float = 0.0) -> Boundary:
         """Computes (waits), steps the optimizer (behind the fence), and hands the new state over. Returns its boundary."""
+        self._compute(compute_s)
+        return self._hand_over()
+
+    def run_step(self, compute_s: float) -> None:
+        """The same as in a job: a state that is not due is passed over (protection/controller.py)."""
+        self._compute(compute_s)
+        self.protector.fence()
+        self.pace.boundary(stalled_s=self.counters.exposed_stall_s, now_s=time.monotonic())
+        if self.protector.is_due(self.step):
+            self._hand_over()
+        else:
+            self.protector.pass_over(self.step)
+            self.step += 1
+
+    def _compute(self, compute_s: float) -> None:
         time.sleep(compute_s)
         self.protector.fence()
         with torch.no_grad():
             for parameter in self.trained:
                 parameter.add_(1)
+
+    def _hand_over(self) -> Boundary:
         captured = Captured(self.state.held())
         boundary = Boundary(
             state=StateId(generation=1, step=self.step),

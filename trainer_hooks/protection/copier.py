@@ -20,7 +20,7 @@ from deadpool.trainer_hooks.protection.copy_groups import CopyGroup
 from deadpool.trainer_hooks.protection.gather import Gather
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState
 
-STEP_BYTES = 1 << 20  # of a large tensor, copied and then read again
+STEP_BYTES = 512 << 10  # of a large tensor, copied and then read again: the bytes and their copy fit into a core's second cache
 
 
 @dataclass(frozen=True, slots=True)
