@@ -94,13 +94,15 @@ def of_training(rank: ProtectedRank, steps: int, compute_s: float) -> dict[str, 
     """Returns what steps that compute for so long have waited for, how many states were committed, and the bytes moved."""
     counters, stalls_s = rank.counters, list[float]()
     rank.settle()
-    for _ in range(2 * SETTLING_STATES):  # auto has measured, and the ranks have agreed
+    settled = len(rank.commits)
+    while len(rank.commits) < settled + SETTLING_STATES + 1:  # auto has measured so many states, and has settled on an interval
         rank.run_step(compute_s)
     first, copied, replicated = rank.step, counters.copied_bytes, counters.replicated_bytes
-    for _ in range(steps):
+    while len(stalls_s) < max(steps, SETTLING_STATES * rank.protector.interval):
         before_s = counters.exposed_stall_s
         rank.run_step(compute_s)
         stalls_s.append(round(counters.exposed_stall_s - before_s, 4))
+    steps = len(stalls_s)
     rank.wait_committed()
     return {
         "stall_s": summarize(stalls_s) | {"raw": stalls_s},

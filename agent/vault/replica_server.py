@@ -39,6 +39,7 @@ from deadpool.proto.vault.layout import (
     grow,
     reserve,
     slot_path,
+    stays,
 )
 from deadpool.proto.vault.slots import StateId, slot_to_write
 from deadpool.proto.vault.transport import Arrival
@@ -244,8 +245,9 @@ class ReplicaServer:
     def _reserve(self, request: ReserveSlots) -> None:
         with self._rank_lock(request.rank):
             for path in self._paths(SlotKind.REPLICA, request.rank):
-                self._written.forget(path)
-                reserve(path, request.slot_bytes)
+                if not stays(path, request.slot_bytes):
+                    self._written.forget(path)
+                    reserve(path, request.slot_bytes)
 
     def _receive(self, connection: socket.socket, arrival: Arrival, put: Put) -> None:
         """Has the replica come to the slot that may be written, and seals it once it is found whole."""

@@ -35,7 +35,7 @@ class WrittenSlots:
         return turn
 
     def forget(self, path: Path) -> None:
-        """The file may be replaced: memory of one that is removed would stay taken as long as it is mapped."""
+        """The file is to be replaced: memory of one that is removed would stay taken as long as it is mapped."""
         self._known.pop(path, None)
 
     def clear(self) -> None:

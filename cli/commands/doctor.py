@@ -9,6 +9,7 @@ import click
 from deadpool.cli.commands.which_job import job_option, json_option
 from deadpool.cli.launcher.job_dirs import find_job
 from deadpool.cli.options.types import host_names, size
+from deadpool.proto.config import Places
 
 
 @click.command(short_help="Look for what would trouble a job.")
@@ -25,6 +26,11 @@ from deadpool.cli.options.types import host_names, size
 @click.option(
     "--replicas", type=click.IntRange(min=0), metavar="N", default=1, show_default=True, help="Copies of each unique shard."
 )
+@click.option("--spares", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Its spares.")
+@click.option(
+    "--place-replicas", type=click.Choice([each.value for each in Places]), default=Places.RING.value, show_default=True,
+    help="As it is launched with.",
+)  # fmt: skip
 @click.option("--state-size", type=size, default="0", metavar="SIZE", help="One rank's parameters and optimizer, as 12G.")
 @click.option("--unique-size", type=size, metavar="SIZE", help="What of it no other rank holds.  [default: all]")
 @click.option("--checkpoints", is_flag=True, help="It writes persistent checkpoints.")
@@ -48,7 +54,10 @@ def doctor(
     meant = checks.DoctorPlan(
         world_size=nnodes * plan["nproc_per_node"],
         nproc_per_node=plan["nproc_per_node"],
+        nnodes=nnodes,
+        spares=plan["spares"],
         replicas=plan["replicas"],
+        places=Places(plan["place_replicas"]),
         state_bytes=plan["state_size"],
         unique_bytes=unique,
         checkpoints=plan["checkpoints"],

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from deadpool.agent.needs import nodes_kept
+from deadpool.proto.config import Places
 from deadpool.proto.messages.status import JobStatus
 from deadpool.proto.vault.holdings import ranks_text
 from deadpool.proto.vault.layout import SLOT_NAMES, snapshot_slots
@@ -44,13 +46,17 @@ class Finding:
 class DoctorPlan:
     """The job that is meant. `state_bytes`: of one rank: parameters, optimizer and the rest; 0: not known.
 
-    `unique_bytes`: of it, what no other rank holds: that is replicated. `port`: the supervisor's, 0: any.
+    `unique_bytes`: of it, what no other rank holds: that is replicated. `nnodes`, `spares`: how many; `places`: who keeps
+    replicas. `port`: the supervisor's, 0: any.
     `hot_spares`: they are kept hot. `hot_standins`: on each node that trains.
     """
 
     world_size: int = 1
     nproc_per_node: int = 1
+    nnodes: int = 1
+    spares: int = 0
     replicas: int = 1
+    places: Places = Places.RING
     state_bytes: int = 0
     unique_bytes: int = 0
     checkpoints: bool = False
@@ -61,9 +67,17 @@ class DoctorPlan:
 
     @property
     def shm_bytes(self) -> int:
-        """What the vault of one node takes: the slots for the snapshots of each rank, and two for each replica."""
-        snapshots = snapshot_slots(checkpoints=self.checkpoints, going_back=self.verify_every > 1)
-        return self.nproc_per_node * (snapshots * self.state_bytes + len(SLOT_NAMES) * self.replicas * self.unique_bytes)
+        """What the vault of the node takes that keeps most: slots for the snapshots of each rank that it has or may get, and two
+        for each replica.
+        """
+        kept = nodes_kept(nnodes=self.nnodes, spares=self.spares, replicas=self.replicas, places=self.places)
+        replicas_bytes = len(SLOT_NAMES) * max(kept, self.replicas) * self.unique_bytes
+        return self.nproc_per_node * (self.snapshots * self.state_bytes + replicas_bytes)
+
+    @property
+    def snapshots(self) -> int:
+        """Slots of each rank."""
+        return snapshot_slots(checkpoints=self.checkpoints, going_back=self.verify_every > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,13 +221,13 @@ def mpi(machine: Machine) -> Finding:
 
 
 def hot(machine: Machine, plan: DoctorPlan) -> Finding:
-    """What a stand-in that is hot takes: a rank's memory once more, wherever that rank has it."""
+    """What a stand-in that is hot takes: a rank's memory once more, wherever that rank has it; on a spare its slots as well."""
     spare, member = plan.nproc_per_node * plan.hot_spares, min(plan.hot_standins, plan.nproc_per_node)
     names = [f"{spare} on a spare"] * bool(spare) + [f"{member} on each node that trains"] * bool(member)
     found = f"hot stand-ins: {', '.join(names)}; each takes a rank's parameters, optimizer, gradients and activations once more"
     if not plan.state_bytes:
         return Finding(check="memory", level=Level.OK, found=found, advice="give --state-size to compare it with the machine")
-    needed, free = max(spare, member) * plan.state_bytes, machine.memory_free_bytes
+    needed, free = max((1 + plan.snapshots) * spare, member) * plan.state_bytes, machine.memory_free_bytes
     found += f": {_size(needed)} or more at a node, {_size(free)} of the host are free"
     if machine.gpu_devices:
         advice = "those of a node that trains share the GPU with the ranks: leave room for them" if member else ""

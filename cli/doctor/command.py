@@ -52,7 +52,10 @@ def preflight(config: JobConfig, *, port: int | None, interface: str | None, say
     plan = DoctorPlan(
         world_size=config.world_size,
         nproc_per_node=config.nproc_per_node,
+        nnodes=config.nnodes,
+        spares=config.spares,
         replicas=config.replicas,
+        places=config.place_replicas,
         checkpoints=bool(config.checkpoint_dir),
         verify_every=config.verify_every,
         port=port or 0,

@@ -320,16 +320,24 @@ def slot_capacity(data_bytes: int, items: int, meta_bytes: int) -> tuple[int, in
     return data_offset + -(-data_bytes // 4096) * 4096, data_offset
 
 
-def reserve(path: Path, size_bytes: int) -> None:
-    """Makes the slot file with all its memory taken now, so that no later write can meet a full /dev/shm (SIGBUS).
+def stays(path: Path, size_bytes: int) -> bool:
+    """Returns whether `reserve` leaves the file as it is: one of that size or more, and a smaller one that holds a sealed state.
 
-    A file of that size or more is left as it is, and so is a smaller one that holds a sealed state (it may still be needed;
-    whoever overwrites it makes it larger then). Raises ConfigError with the sum needed and what is free.
+    That may still be needed; whoever overwrites it makes it larger then.
     """
-    if path.exists():
-        with path.open("rb") as file:
-            if path.stat().st_size >= size_bytes or Header.from_page(file.read(HEADER_BYTES)) is not None:
-                return
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        return path.stat().st_size >= size_bytes or Header.from_page(file.read(HEADER_BYTES)) is not None
+
+
+def reserve(path: Path, size_bytes: int) -> None:
+    """Makes the slot file, unless it `stays`, with all its memory taken now: no later write can meet a full /dev/shm (SIGBUS).
+
+    Raises ConfigError with the sum needed and what is free.
+    """
+    if stays(path, size_bytes):
+        return
     path.unlink(missing_ok=True)
     free = free_bytes(path.parent)
     if size_bytes > free:  # asked for all the same, the memory would be taken bit by bit until others miss it

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deadpool.proto.vault.layout import TURNS, Layout, checksum, checksums
-from deadpool.trainer_hooks.protection.copy_engine import Engine, Point, Ticket, as_bytes, copy_bytes, is_plain
+from deadpool.trainer_hooks.protection.copy_engine import Engine, Point, Ticket, address_of, as_bytes, copy_bytes, is_plain
 from deadpool.trainer_hooks.protection.copy_groups import CopyGroup
 from deadpool.trainer_hooks.protection.gather import Gather
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState
@@ -164,10 +164,11 @@ class Copier:
         if expected is not None and self._is_there(index, source, expected):
             self._landed(group, [expected])
             return
-        self._total, target = xxhash.xxh3_64(), self._data[item.offset : item.offset + item.nbytes]
+        self._total = xxhash.xxh3_64()
+        from_, to = address_of(source), address_of(self._data[item.offset : item.offset + item.nbytes])
         for begin in range(0, item.nbytes, STEP_BYTES):
             end = min(item.nbytes, begin + STEP_BYTES)
-            copy_bytes(source[begin:end], target[begin:end])
+            copy_bytes(from_ + begin, to + begin, end - begin)
             self._part_landed(group, begin, end)
         self.copied_bytes += item.nbytes
 

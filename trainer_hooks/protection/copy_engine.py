@@ -105,12 +105,12 @@ class CpuEngine:
         return torch.equal(as_bytes(tensor), as_bytes(copied))
 
 
-def copy_bytes(source: memoryview, target: memoryview) -> None:
-    """Copies bytes of the same number. The interpreter's lock is free meanwhile."""
-    ctypes.memmove(_address(target), _address(source), len(source))
+def copy_bytes(source: int, target: int, nbytes: int) -> None:
+    """Copies bytes from one address to another. The interpreter's lock is free meanwhile."""
+    ctypes.memmove(target, source, nbytes)
 
 
-def _address(memory: memoryview) -> int:
+def address_of(memory: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 

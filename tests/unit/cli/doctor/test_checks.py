@@ -8,6 +8,7 @@ from statuses import job, node, rank
 from deadpool.cli.doctor import checks
 from deadpool.cli.doctor.checks import DoctorPlan, Level, Machine
 from deadpool.cli.options.types import size
+from deadpool.proto.config import Places
 
 GIB = 1 << 30
 MACHINE = Machine(
@@ -37,6 +38,9 @@ def test_a_good_machine_is_all_ok() -> None:
         (DoctorPlan(state_bytes=8 * GIB, unique_bytes=GIB, checkpoints=True, verify_every=10), 32 + 2, Level.OK),
         (DoctorPlan(state_bytes=8 * GIB, unique_bytes=GIB, verify_every=1), 16 + 2, Level.OK),
         (DoctorPlan(), 0, Level.OK),
+        (DoctorPlan(nnodes=4, spares=1, state_bytes=8 * GIB, unique_bytes=GIB), 16 + 2, Level.OK),
+        (DoctorPlan(nnodes=4, spares=1, state_bytes=8 * GIB, unique_bytes=GIB, places=Places.SPARES), 16 + 8, Level.OK),
+        (DoctorPlan(nnodes=4, spares=2, state_bytes=8 * GIB, unique_bytes=8 * GIB, places=Places.BOTH), 16 + 32, Level.OK),
     ],
 )
 def test_shm_against_the_plan(plan: DoctorPlan, needed: int, level: Level) -> None:

@@ -12,7 +12,7 @@ LARGE = ALWAYS_BYTES + 1
     [
         (LARGE, 0.5, 0.0, 1.0, 1),  # it keeps up
         (LARGE, 1.9, 0.0, 1.5, 2),
-        (LARGE, 1.9, 0.4, 1.5, 27),  # one wait of 0.4 s is 1 % of 27 steps
+        (LARGE, 1.9, 0.4, 1.5, 36),  # one wait of 0.4 s is 0.75 % of 36 steps
         (LARGE, 1.0, 0.0, 1e-4, INTERVAL_MAX),
         (ALWAYS_BYTES, 1.9, 0.4, 0.01, 1),  # a small state, on a machine that is busy just now
         (LARGE, 1.9, 0.0, 0.0, 1),  # nobody knows yet what a step takes
