@@ -122,7 +122,9 @@ class Run:
             truth.check(not without, f"the loop body never ran for (rank, step) {without}")
         else:
             nothing_left = (truth.excused or truth.unfit) and state.protection.checkpoint_step == NO_STEP
-            excused = nothing_left or self.config.on_exhausted is OnExhausted.ABORT or self._ends_unhooked()
+            never_kept = not truth.committed and bool(state.protection.unprotected)  # what fails then is the script's fault
+            aborts = self.config.on_exhausted is OnExhausted.ABORT
+            excused = nothing_left or never_kept or aborts or self._ends_unhooked()
             truth.check(excused, f"ended with {supervisor.exit_code} ({supervisor.root_cause})")
         for record in state.recovery.records:
             measured = bool(record.spare) and 0 <= record.exposed_s <= _BOUND_S + supervisor.ahead_s
