@@ -164,13 +164,16 @@ class Run:
         ConfigError, with which the job ends (exit code 2): called twice; a parameter that has no memory yet or lies on a device
         that is not this rank's; an extra that is neither stateful nor a generator; a hook of DDP's that keeps a state.
 
+        `optimizer`: {} where the steps change the parameters without one: what is written while it is copied is found by its
+        version counters, and cloned at each boundary from then on (protection/outside_writes.py).
+
         `strict`: a state of which a part could not be restored is refused, and the part is named: at the start the job ends
         (ConfigError, exit code 2), later it is unprotected. With False a warning names it, and recoveries leave it as it is.
         """
         models = dict(model) if isinstance(model, Mapping) else {"model": model}
         optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"optimizer": optimizer}
         try:
-            self._check(models)
+            self._check(models, optimizers)
             if self._session is None:
                 return PlainGuard()
             extras = {**(extra or {}), MESSAGES: self._session.open().messages}
@@ -185,11 +188,17 @@ class Run:
             self._session.refuse(reason)
         raise ConfigError(reason)
 
-    def _check(self, models: Mapping[str, nn.Module]) -> None:
+    def _check(self, models: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> None:
         if self._guarded:
             raise ConfigError("protect() was called before: one guard holds all models, optimizers and extras of a training")
         self._guarded = True
+        for name, optimizer in optimizers.items():
+            if not callable(getattr(optimizer, "step", None)):
+                how = "optimizer={} where the steps change the parameters by themselves"
+                raise ConfigError(f"protect(): {name} is {type(optimizer).__name__}, which has no step(); {how}")
         for name, model in models.items():
+            if not isinstance(model, nn.Module):
+                raise ConfigError(f"protect(): {name} is {type(model).__name__}, and no torch.nn.Module")
             for path, parameter in model.named_parameters():
                 if parameter.is_meta:
                     raise ConfigError(f"protect(): {name}.{path} is on the meta device; give it memory (to_empty) before")

@@ -1,6 +1,8 @@
 """What protect() refuses, and the public names."""
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +39,19 @@ def test_a_second_protect_is_refused(run: Run) -> None:
     assert [value for _, value in guard.run(lambda step: step * step, until=3)] == [0, 1, 4]
     with pytest.raises(deadpool.ConfigError, match="was called before: one guard"):
         run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "line"),
+    [
+        (nn.Linear(2, 2), None, "optimizer is NoneType, which has no step(); optimizer={}"),
+        (nn.Linear(2, 2), {"adam": []}, "adam is list, which has no step()"),
+        (None, {}, "model is NoneType, and no torch.nn.Module"),
+    ],
+)
+def test_what_is_no_model_or_optimizer_is_named(run: Run, model: Any, optimizer: Any, line: str) -> None:
+    with pytest.raises(deadpool.ConfigError, match=re.escape(line)):
+        run.protect(model=model, optimizer=optimizer)
 
 
 def test_a_run_that_is_not_protected_says_so(run: Run) -> None:
