@@ -70,11 +70,14 @@ def join(*, timeout: timedelta | None = None, skip_init: bool = False) -> "Run":
     which the restore overwrites (docs/spares.md). All random numbers after them are the same as with them. A script that uses
     first values for something that is not in protect(), such as a copy of the untrained model, is refused when it starts.
 
-    ConfigError: called twice. UnavailableError: the job's rendezvous store cannot be reached.
+    ConfigError: called twice, or after init_process_group, for which it stands. UnavailableError: the job's rendezvous store
+    cannot be reached.
     """
     global _run
     if _run is not None:
         raise ConfigError("deadpool.join() was called before in this process; keep its result")
+    if dist.is_initialized():
+        raise ConfigError("torch.distributed is initialized already; deadpool.join() stands for init_process_group()")
     hide_from_dynamo("deadpool")
     pipelines.watch(before_any=True)  # no stage can be made before there are groups
     come_whole()

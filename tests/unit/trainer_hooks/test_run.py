@@ -41,6 +41,11 @@ def test_a_second_protect_is_refused(run: Run) -> None:
         run.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
 
 
+def test_a_script_that_initializes_torch_distributed_itself_is_told_what_to_leave_out(run: Run) -> None:
+    with pytest.raises(deadpool.ConfigError, match=r"join\(\) stands for init_process_group\(\)"):
+        deadpool.join()
+
+
 @pytest.mark.parametrize(
     ("model", "optimizer", "line"),
     [
