@@ -60,8 +60,9 @@ def test_the_same_command_on_each_machine(three: Machines) -> None:
     third = three.launch("c", *hand(three, "--max-restarts", "1"))
     wait_for_text(three.folder / "logs" / "events.jsonl", '"node_joined"', 3)
     second.process.send_signal(signal.SIGKILL)
-    wait_for_text(three.folder / "ran", "restart 1", 2)
-    assert ran(three)[1::2] == [f"{rank} of 2 restart 1 at {three.address(name)}" for rank, name in enumerate("ac")]
+    wait_for_text(three.folder / "ran", "restart 0", 4)  # not counted: the script might have been on its way to join()
+    places = [(0, "a"), (0, "a"), (1, "b"), (1, "c")]
+    assert ran(three) == sorted(f"{rank} of 2 restart 0 at {three.address(name)}" for rank, name in places)
     (three.folder / "go").touch()
     assert (first.wait(), third.wait()) == (0, 0), f"{first.err}\n{third.err}"
 
@@ -164,8 +165,8 @@ def test_the_machine_of_the_endpoint_is_lost(three: Machines) -> None:
     three.networks.cut("a")
     three.kill("a")
     third = three.launch("c", *options)
-    wait_for_text(three.folder / "ran", "restart 1", 2)
-    assert {line.split()[-1] for line in ran(three) if "restart 1" in line} == {three.address("b"), three.address("c")}
+    wait_for_text(three.folder / "ran", "at ", 4)
+    assert sorted(line.split()[-1] for line in ran(three)) == sorted(three.address(name) for name in "abbc")
     (three.folder / "go").touch()
     assert (second.wait(), third.wait()) == (0, 0), f"{second.err}\n{third.err}"
 
