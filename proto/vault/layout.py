@@ -378,6 +378,7 @@ class SlotFile:
             self.map = mmap.mmap(file.fileno(), 0)
             self._inode = os.fstat(file.fileno()).st_ino
         self.view = memoryview(self.map)
+        self._read: tuple[bytes, Header | None] = (b"", None)  # what the header page said last
 
     def is_current(self) -> bool:
         """Returns whether its path still names this file, in this size. OSError: it names none."""
@@ -394,7 +395,10 @@ class SlotFile:
 
     def header(self) -> Header | None:
         """Returns the header of a sealed slot, None when it is empty or torn."""
-        return Header.from_page(self.view)
+        fields = bytes(self.view[: _FIELDS.size])
+        if fields != self._read[0]:
+            self._read = fields, Header.from_page(fields)
+        return self._read[1]
 
     def tables(self, header: Header) -> Tables:
         return Tables.from_bytes(header, self.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes])

@@ -244,7 +244,10 @@ _VALUES: dict[str, Callable[[object], Any]] = {"kind": lambda value: SlotKind(st
 
 
 def _fields_of(message: Request | Reply) -> dict[str, object]:
-    return {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
+    return {name: getattr(message, name) for name in _NAMES[type(message)]}
+
+
+_NAMES = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in (*_REQUESTS.values(), Reply)}
 
 
 def _send(connection: socket.socket, frame: dict[str, object]) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from deadpool.proto.call_record import CallRecord
-from deadpool.trainer_hooks.groups import muted
+from deadpool.trainer_hooks.groups import muted, reduce_scatter
 from deadpool.trainer_hooks.groups.generation import Calls, Generation
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
 from deadpool.trainer_hooks.groups.ledger import Ledger
@@ -24,6 +24,7 @@ from deadpool.trainer_hooks.groups.stores import GenerationStore
 from deadpool.trainer_hooks.groups.works import (
     GroupWork,
     MutedWork,
+    ScatteredWork,
     SlicedWork,
     StreamWork,
     ThreadWork,
@@ -183,6 +184,9 @@ class Group(dist.ProcessGroup):
             raise RuntimeError(f"{operation}: the process group {self.met_as} is not open: {self._closed}")
         self._registry.on_muted()
 
+    def _reduce_scatter(self, inner: Any, args: tuple[Any, ...]) -> tuple[dist.Work, reduce_scatter.Finish] | None:
+        return reduce_scatter.begin(inner, args, self.membership.rank, self.membership.size)
+
     def _muted_work(self, tensors: list[torch.Tensor]) -> MutedWork:
         neighbour = (self.membership.rank + 1) % self.membership.size  # a plausible source; torch refuses oneself
         return MutedWork(tensors, neighbour)
@@ -338,6 +342,7 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
     method = getattr(dist.ProcessGroup, operation)
     label = operation.encode()[:24]
     to_one = operation in _TO_ONE
+    may_be_scattered = operation in reduce_scatter.OPERATIONS
 
     def call(self: Group, *args: Any, **kwargs: Any) -> dist.Work:
         opened = self._opened
@@ -350,7 +355,10 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                     args, kwargs = self._present.fit(operation, args, kwargs)
                 if to_one:
                     _account(calls.ledger, operation, args)
-                work = None if generation.broken else method(inner, *args, **kwargs)
+                begun, work = None, None
+                if not generation.broken:
+                    begun = self._reduce_scatter(inner, args) if may_be_scattered and not kwargs else None
+                    work = begun[0] if begun is not None else method(inner, *args, **kwargs)
             except NeedsAllError as error:
                 self._registry.needs = error.ranks
                 generation.fail(str(error))
@@ -360,6 +368,8 @@ def _collective(operation: str) -> Callable[..., dist.Work]:
                     raise
                 generation.fail(f"{operation}: {error}")
             else:
+                if begun is not None:
+                    return ScatteredWork(generation, calls, begun[0], operation, args, begun[1])
                 if work is not None:
                     on_device = self.membership.has_nccl and _is_on_cuda(args)
                     kind = StreamWork if on_device else _work_class(operation, work)

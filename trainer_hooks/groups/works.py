@@ -1,9 +1,10 @@
 """The works that our groups hand out: they end by themselves when their generation breaks, whatever the inner work does.
 
 Inner works differ in how they can be waited for, hence three classes:
-* SlicedWork: the wait can be cut into slices without harm (Gloo's collectives, which also have a future).
+* SlicedWork: the wait can be cut into slices without harm (Gloo's collectives, which also have a future). ScatteredWork is one
+  whose result has to be put where it belongs.
 * ThreadWork: a wait that times out would destroy the operation (Gloo's send and recv: it closes the pair) or knows no timeout
-  (reduce_scatter). A thread waits for it in full, and the caller waits for an event.
+  (reduce_scatter of lists). A thread waits for it in full, and the caller waits for an event.
 * StreamWork: CUDA; wait() only orders streams and returns immediately.
 """
 
@@ -186,6 +187,9 @@ class GroupWork(dist.Work):
         rank, size = self._place
         muted.answer(self.operation, rank, size, self._args)
 
+    def _finish(self) -> None:
+        """The inner work has ended well, and nobody has taken this one for ended yet."""
+
     def _wait_until_ended(self, deadline_s: float | None) -> None:
         raise NotImplementedError
 
@@ -226,6 +230,8 @@ class GroupWork(dist.Work):
         with self._lock:
             if self._ended:
                 return
+            if error is None and not settled:
+                self._finish()
             self._error, self._settled = error, settled
             self._ended = True
         if not settled:
@@ -279,8 +285,27 @@ class SlicedWork(GroupWork):
             self._inner_done(None)
 
 
+class ScatteredWork(SlicedWork):
+    """`finish` puts the result in its place (reduce_scatter.py): not if the generation has broken before."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        calls: Calls,
+        inner: dist.Work,
+        operation: str,
+        args: tuple[Any, ...],
+        finish: Callable[[], None],
+    ) -> None:
+        self._put = finish  # before any thread may find that the inner work has ended
+        super().__init__(generation, calls, inner, operation, args)
+
+    def _finish(self) -> None:
+        self._put()
+
+
 class ThreadWork(GroupWork):
-    """Gloo's send, recv and reduce_scatter."""
+    """Gloo's send and recv, and what has no future."""
 
     def __init__(self, generation: Generation, calls: Calls, inner: dist.Work, operation: str, args: tuple[Any, ...]) -> None:
         super().__init__(generation, calls, inner, operation, args)

@@ -27,7 +27,8 @@ GAPS = "gaps"  # "path: what it is" of all that the state consists of and a snap
 _MAGIC: Final = b"DPMETA01"
 _HEAD: Final = struct.Struct("<8sQ")
 _TAG: Final = ""
-_NUMBERS: Final = (bool, float, type(None))  # and int, which has limits as text
+_AS_THEY_ARE: Final = frozenset({str, bool, float, type(None)})  # and int, which has limits as text
+_TEXT: Final = {str}
 _INT_MAX: Final = 1 << 256
 _MARSHAL_WITHOUT_REFERENCES: Final = 2  # later versions write how often an object is referred to
 _AS_NUMPY: Final = frozenset({torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64, torch.bool})
@@ -103,15 +104,15 @@ def check_gaps(gaps: Sequence[str]) -> None:
 def _written(value: Any, parts: list[bytes]) -> Any:
     """Returns the value as JSON has it; the bytes of tensors go to `parts`."""
     kind = type(value)
-    if kind is str or kind in _NUMBERS:
+    if kind in _AS_THEY_ARE:
         return value
     if kind is int:
         return value if -_INT_MAX < value < _INT_MAX else {_TAG: ["int", hex(value)]}
     if kind is list:
         return [_written(part, parts) for part in value]
     if kind is dict:
-        if _TAG not in value and all(type(key) is str for key in value):
-            return {key: _written(part, parts) for key, part in value.items()}
+        if _TAG not in value and (not value or set(map(type, value)) == _TEXT):
+            return {key: part if type(part) in _AS_THEY_ARE else _written(part, parts) for key, part in value.items()}
         return {_TAG: ["dict", *([_written(key, parts), _written(part, parts)] for key, part in value.items())]}
     if kind is tuple or kind is torch.Size:
         return {_TAG: [kind.__name__, *(_written(part, parts) for part in value)]}

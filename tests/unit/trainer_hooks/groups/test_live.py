@@ -20,6 +20,7 @@ from deadpool.trainer_hooks.groups.group import Group
 from deadpool.trainer_hooks.groups.inner import InnerGroup, Membership
 from deadpool.trainer_hooks.groups.ledger import Ledger
 from deadpool.trainer_hooks.groups.registry import Groups
+from deadpool.trainer_hooks.groups.works import ScatteredWork
 
 PAIR = Membership(name="pair", rank=0, size=2, global_ranks=(0, 1), devices=("cpu",))
 
@@ -74,6 +75,42 @@ def test_calls_are_numbered_from_one_in_each_generation(live: Live) -> None:
     assert live.row().entered == 3
     live.reform()
     assert (live.row().entered, live.row().completed) == (0, 0)
+
+
+@pytest.mark.parametrize("ends", ["wait", "future"])
+def test_a_reduce_scatter_gives_its_part_and_counts_once(live: Live, ends: str) -> None:
+    before, output = live.row().entered, torch.zeros(3)
+    work = live.group._reduce_scatter_base(output, torch.arange(3.0))
+    if ends == "wait":
+        work.wait()
+    else:
+        (value,) = work.get_future().wait()
+        assert value is output
+    assert output.tolist() == [0, 1, 2]
+    assert (live.row().entered, live.row().completed) == (before + 1, before + 1)
+
+
+def test_a_reduce_scatter_that_a_break_has_ended_writes_nothing_later() -> None:
+    class NotYet(dist.Work):
+        ended = False
+
+        def is_completed(self) -> bool:
+            return self.ended
+
+        def wait(self, timeout: object = None) -> bool:
+            return True
+
+    inner, written = NotYet(), list[str]()
+    generation = Generation(1, lambda *_: None)
+    calls = Calls(None, 0, (0, 1), generation.call_time, Ledger())
+    args = (torch.zeros(1), torch.ones(1))
+    work = ScatteredWork(generation, calls, inner, "_reduce_scatter_base", args, lambda: written.append("late"))
+    generation.break_up("the test")
+    assert work.is_completed()
+    inner.ended = True
+    assert generation.has_ended()
+    assert work.wait()
+    assert written == []
 
 
 def test_an_order_of_an_old_generation_is_ignored(live: Live) -> None:
