@@ -107,9 +107,13 @@ class NodePulse:
 
 @dataclass(slots=True)
 class Pulse:
-    """The last heartbeat of each node, and what a series of them tells. Times are monotonic seconds, passed in."""
+    """The last heartbeat of each node, and what a series of them tells. Times are monotonic seconds, passed in.
+
+    `of_scripts`: the last one with ranks of each node, for what their scripts have said outlives their processes.
+    """
 
     heartbeats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
+    of_scripts: dict[str, Heartbeat] = field(default_factory=dict)
     later: dict[str, tuple[float, int]] = field(default_factory=dict)  # node -> (when, step) that a relay has heard since then
     committed_at_s: float | None = None  # when a node last spoke of a newer commit than before
     step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEP_TIMES))  # of the lowest rank
@@ -134,6 +138,7 @@ class Pulse:
         self._unread.add(node_id)
         if not heartbeat.ranks:
             return
+        self.of_scripts[node_id] = heartbeat
         newest = heartbeat.generation, max(each.commit_step for each in heartbeat.ranks)
         if newest > node.commit:
             if newest[1] != NO_STEP and node.commit[0] in (newest[0], 0):
@@ -229,14 +234,16 @@ class Pulse:
         nodes = self.nodes
         return sum(nodes[node_id].per_s("tokens") for node_id in node_ids if node_id in nodes)
 
+    def until(self, node_ids: Iterable[str]) -> int:
+        """Returns the step with which the loop ends that these nodes' scripts are in, or were; 0 while nobody has said so."""
+        return max((self.of_scripts[each].until for each in node_ids if each in self.of_scripts), default=0)
+
     def reported(self, node_ids: Iterable[str]) -> dict[str, float]:
         """Returns the script's numbers; of two nodes that report one name, the value of the one with the lower rank."""
         found: dict[int, dict[str, float]] = {}
         for node_id in node_ids:
-            heartbeat, _ = self.heartbeats.get(node_id, (Heartbeat(generation=0), 0.0))
-            lowest = min((each.rank for each in heartbeat.ranks), default=None)
-            if lowest is not None:
-                found[lowest] = {each.name: each.value for each in heartbeat.reported}
+            if (heartbeat := self.of_scripts.get(node_id)) is not None:
+                found[min(each.rank for each in heartbeat.ranks)] = {each.name: each.value for each in heartbeat.reported}
         merged: dict[str, float] = {}
         for lowest in sorted(found, reverse=True):
             merged |= found[lowest]

@@ -31,6 +31,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
     nodes = sorted(state.roster.nodes.values(), key=lambda node: (node.index, node.node_id))
     steps = [rank.step for rank in state.roster.playing()]
     members = [node.node_id for node in state.roster.members()]
+    playing = playing_nodes(state)
     moment_s = pulse.moment_s(now_s=now_s)
     played: dict[str, list[Rank]] = {node.node_id: [] for node in nodes}
     keeps = _keeps(state)
@@ -54,9 +55,9 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         unprotected=unprotected(state),
         checkpoint_step=state.protection.checkpoint_step,
         spent_s=spent(state, pulse, now_s=now_s),
-        until=until(state, pulse),
+        until=pulse.until(playing),
         tokens_per_s=pulse.tokens_per_s(members) if state.phase is Phase.RUN else 0.0,
-        reported=tuple(ReportedNumber(name=name, value=value) for name, value in sorted(pulse.reported(members).items())),
+        reported=tuple(ReportedNumber(name=name, value=value) for name, value in sorted(pulse.reported(playing).items())),
         step_times_s=tuple(pulse.step_times_s),
         waiting_for=waiting_for(state),
         replicas=state.config.replicas,
@@ -68,10 +69,9 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
     )
 
 
-def until(state: JobState, pulse: Pulse) -> int:
-    """Returns the step with which the present loop ends, 0 while that is not known."""
-    members = [node.node_id for node in state.roster.members()]
-    return max((pulse.heartbeats[each][0].until for each in members if each in pulse.heartbeats), default=0)
+def playing_nodes(state: JobState) -> list[str]:
+    """Returns the nodes on which the ranks are, or were until they were lost or the job ended."""
+    return list(dict.fromkeys(rank.node_id for rank in state.roster.playing() if rank.node_id))
 
 
 def _keeping(members: Iterable[str], pulse: Pulse) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.report.pulse import Pulse
-from deadpool.supervisor.report.status import spent, until
+from deadpool.supervisor.report.status import playing_nodes, spent
 
 
 def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
         "exit_code": state.ending.exit_code,
         "world_size": state.config.world_size,
         "steps": 0 if step == NO_STEP else step,
-        "until": until(state, pulse),
+        "until": pulse.until(playing_nodes(state)),
         "commit_step": state.progress.commit_step,
         "generations": state.generation,
         "committed_steps_lost": sum(record.committed_steps_lost for record in state.recovery.records),
@@ -36,7 +36,7 @@ def summary(state: JobState, pulse: Pulse) -> dict[str, Any]:
         "goodput": spent_s.goodput,
         "goodput_spares_charged": spent_s.charged(len(state.roster.seats)),
         "spent_s": dataclasses.asdict(spent_s),
-        "reported": pulse.reported(node.node_id for node in state.roster.members()),
+        "reported": pulse.reported(playing_nodes(state)),
         "recoveries": [_recovery(record) for record in state.recovery.records],
     }
 

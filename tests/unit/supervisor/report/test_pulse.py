@@ -107,3 +107,11 @@ def test_of_each_number_the_lowest_rank_counts() -> None:
     heard(pulse, 0, 1.0, progress(2, 5), reported=(Reading(name="loss", value=2.0), Reading(name="grad_norm", value=7.0)))
     heard(pulse, 1, 1.0, progress(0, 5), reported=(Reading(name="loss", value=1.0),))
     assert pulse.reported(["node0", "node1", "node2"]) == {"loss": 1.0, "grad_norm": 7.0}
+
+
+def test_what_scripts_have_said_outlives_their_processes() -> None:
+    pulse = Pulse()
+    heard(pulse, 0, 1.0, progress(0, 5), until=100, reported=(Reading(name="loss", value=2.0),))
+    heard(pulse, 0, 2.0)
+    assert (pulse.until(["node0", "node1"]), pulse.reported(["node0"])) == (100, {"loss": 2.0})
+    assert pulse.until(["node1"]) == 0

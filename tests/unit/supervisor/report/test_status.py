@@ -88,6 +88,19 @@ def test_status_says_who_keeps_whose_replicas_and_which_domains_may_be_lost() ->
     assert job_status(scene.state, Pulse(), now_s=101.5).domains_lost_max == 0, "nothing is known of any"
 
 
+def test_of_a_job_whose_agents_have_gone_the_summary_says_as_much() -> None:
+    scene, pulse = Scene(), Pulse()
+    scene.start(commit_step=4)
+    progress = messages.RankProgress(rank=0, pid=1, step=5, commit_step=4, steps_done=5, exposed_stall_s=0.0)
+    pulse.heard("node0", messages.Heartbeat(generation=1, ranks=(progress,), until=100), now_s=101.0)
+    for rank in range(4):
+        scene.exits(rank, 0)
+    for node in range(3):
+        scene.say(node, messages.Stopped())
+        scene.lose(node)
+    assert summary(scene.state, pulse)["until"] == 100
+
+
 def test_summary_has_the_agreed_keys() -> None:
     scene = Scene()
     scene.start(commit_step=4)
