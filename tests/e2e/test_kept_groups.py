@@ -14,7 +14,10 @@ NODES = ("--standalone", "--nnodes", "2", "--nproc-per-node", "2", "--spares", "
 
 
 def test_a_node_is_lost_and_a_rank_when_a_call_is_under_way_in_a_group_of_the_others(launcher: Launcher) -> None:
-    """Ranks wait for each call before they make the next: the break finds one group of a pair at most in the midst of one."""
+    """Each rank waits for a call before it makes the next. So the break finds one of a pair's groups at most in the midst of one,
+
+    and one more from which a rank has got its message, but not sent the answer.
+    """
     reference = finished(launcher.start(*NODES, SCRIPT))
     job = launcher.start(*NODES, "--inject", "kill-node:1@5", SCRIPT, "--die", "10")
     broken = finished(job)
@@ -23,6 +26,6 @@ def test_a_node_is_lost_and_a_rank_when_a_call_is_under_way_in_a_group_of_the_ot
     assert (node["class"], rank["class"]) == ("permanent", "transient")
     for recovery in (node, rank):
         assert recovery["groups_kept"] + recovery["groups_opened"] == 2 * GROUPS + 1
-        assert GROUPS - 1 <= recovery["groups_kept"] <= GROUPS, "those of ranks 0 and 1"
+        assert GROUPS - 2 <= recovery["groups_kept"] <= GROUPS, "those of ranks 0 and 1"
     ended = [event["groups"] for event in job.events() if event["event"] == "recovered"]
     assert [each["kept"] for each in ended] == [node["groups_kept"], rank["groups_kept"]]

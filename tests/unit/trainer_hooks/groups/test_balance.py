@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -174,3 +175,22 @@ def test_looking_at_a_ledger_changes_nothing() -> None:
     assert said is not None
     assert said.collectives == 3
     assert ledger.balance("g1/0-1#0", 3) == said
+
+
+def test_calls_of_many_threads_are_all_counted_while_somebody_looks() -> None:
+    ledger, threads, calls = Ledger(), 4, 2000
+
+    def make_calls() -> None:
+        for _ in range(calls):
+            ledger.begin()
+            ledger.end()
+
+    running = [threading.Thread(target=make_calls) for _ in range(threads)]
+    for each in running:
+        each.start()
+    while any(each.is_alive() for each in running):
+        said = ledger.balance("g1/0-1#0", 0)
+        assert said is None or 0 <= said.collectives <= threads * calls
+    said = ledger.balance("g1/0-1#0", 0)
+    assert said is not None
+    assert said.collectives == threads * calls
