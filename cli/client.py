@@ -1,6 +1,6 @@
 """Asks a running job's supervisor: the Status service, with the job's token."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,10 +37,19 @@ class Client:
         self._metadata = ((TOKEN_KEY, token),)
 
     def status(self, *, timeout_s: float = _TIMEOUT_S) -> status_messages.JobStatus:
-        answer = self._stub.GetStatus(convert.encode(status_messages.StatusRequest()), timeout=timeout_s, metadata=self._metadata)
-        status = convert.decode(answer)
-        assert isinstance(status, status_messages.JobStatus)
-        return status
+        return self.ask_status(timeout_s=timeout_s)()
+
+    def ask_status(self, *, timeout_s: float = _TIMEOUT_S) -> Callable[[], status_messages.JobStatus]:
+        """Asks, and returns what waits for the answer: that takes a while, in which something else can be done."""
+        request = convert.encode(status_messages.StatusRequest())
+        asked = self._stub.GetStatus.future(request, timeout=timeout_s, metadata=self._metadata)
+
+        def answer() -> status_messages.JobStatus:
+            status = convert.decode(asked.result())
+            assert isinstance(status, status_messages.JobStatus)
+            return status
+
+        return answer
 
     def holdings(self, status: status_messages.JobStatus) -> "JobHoldings":
         """Returns what the vaults of the nodes in `status` hold; those that do not answer are named."""

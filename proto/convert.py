@@ -152,6 +152,8 @@ def _encoder(hint: Any) -> Callable[[Any], Any]:
     if origin in (typing.Union, types.UnionType):
         (inner,) = (each for each in arguments if each is not types.NoneType)
         return _encoder(inner)
+    if origin is tuple and dataclasses.is_dataclass(arguments[0]):
+        return _encoder_of_many(arguments[0])
     if origin is tuple:
         each = _encoder(arguments[0])
         return lambda values: [each(value) for value in values]
@@ -173,6 +175,19 @@ def _decoder(hint: Any) -> Callable[[Any, str], Any]:
     if dataclasses.is_dataclass(hint):
         return lambda wire, name: decode(getattr(wire, name))
     return lambda wire, name: hint(getattr(wire, name))
+
+
+def _encoder_of_many(cls: Any) -> Callable[[Any], Any]:
+    """A status has many ranks: as `_decoder_of_many`."""
+
+    def encoded(values: Any) -> Any:
+        form = _form(cls)
+        if form.others:
+            return [encode(each) for each in values]
+        wire, plain, plain_of = form.wire, form.plain, form.plain_of
+        return [wire(**dict(zip(plain, plain_of(each), strict=True))) for each in values]
+
+    return encoded
 
 
 def _decoder_of_many(cls: Any) -> Callable[[Any, str], Any]:

@@ -20,7 +20,6 @@ from deadpool.host.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deadpool.cli.client import Client
 
 _REFRESH_S = 1.0
 _LOGS_POLL_S = 0.2
@@ -39,22 +38,19 @@ def status(job_id: str | None, as_text: bool, watch: bool, holdings: bool) -> No
     if as_text:
         _status_as_json(found, watch=watch, holdings=holdings)
         return
+    if not (watch or isinstance(found, EndedJob)):
+        _show(found, holdings=holdings)
+        return
     from rich.console import Console
 
     from deadpool.cli.commands import tables
 
     console = Console()
-    if not watch:
-        tables.widen(console)
     if isinstance(found, EndedJob):
+        tables.widen(console)
         console.print(tables.ended_view(found))
-    elif watch:
-        _watch(found, console, holdings=holdings)
     else:
-        from deadpool.cli import client
-
-        with client.connected(found) as job:
-            _show(job, console, holdings=holdings)
+        _watch(found, console, holdings=holdings)
 
 
 def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> None:
@@ -77,13 +73,22 @@ def _status_as_json(found: Path | EndedJob, *, watch: bool, holdings: bool) -> N
             time.sleep(_REFRESH_S)
 
 
-def _show(job: "Client", console: "Console", *, holdings: bool) -> None:
-    from deadpool.cli.commands import tables
+def _show(folder: Path, *, holdings: bool) -> None:
+    """Shows it once. What is needed for that is imported while the supervisor makes its answer."""
+    from deadpool.cli import client
 
-    status = job.status()
-    tables.show_status(status, console)
-    if holdings:
-        console.print(tables.holdings_view(job.holdings(status)))
+    with client.connected(folder) as job:
+        answer = job.ask_status()
+        from rich.console import Console
+
+        from deadpool.cli.commands import tables
+
+        console = Console()
+        tables.widen(console)
+        status = answer()
+        tables.show_status(status, console)
+        if holdings:
+            console.print(tables.holdings_view(job.holdings(status)))
 
 
 def _watch(folder: Path, console: "Console", *, holdings: bool) -> None:

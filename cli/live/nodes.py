@@ -97,7 +97,7 @@ def _style(standing: Standing, *, each_rank: bool) -> str:
 def _row(values: Sequence[str], cells: Sequence[tuple[str, int]]) -> str:
     parts = []
     for value, (_, size) in zip(values, cells, strict=False):
-        parts.append(f"{value[size:]:<{-size}}" if size < 0 else f"{value:>{size}}")
+        parts.append(value[size:].ljust(-size) if size < 0 else value.rjust(size))
     return " ".join(parts).rstrip()
 
 

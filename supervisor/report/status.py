@@ -38,6 +38,9 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
     for rank in state.roster.playing():
         if rank.node_id in played:
             played[rank.node_id].append(rank)
+    shown = tuple(
+        _node_status(node, played[node.node_id], keeps.get(node.node_id, ()), state, pulse, now_s, moment_s) for node in nodes
+    )
     return JobStatus(
         job_id=state.config.job_id,
         phase=state.phase,
@@ -48,9 +51,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         world_size=len(state.roster.ranks),
         hooked=state.hooked,
         exposed_stall_s=pulse.exposed_stall_s(),
-        nodes=tuple(
-            _node_status(node, played[node.node_id], keeps.get(node.node_id, ()), state, pulse, now_s, moment_s) for node in nodes
-        ),
+        nodes=shown,
         recoveries=tuple(state.recovery.records),
         unprotected=unprotected(state),
         checkpoint_step=state.protection.checkpoint_step,
@@ -65,7 +66,7 @@ def job_status(state: JobState, pulse: Pulse, *, now_s: float) -> JobStatus:
         excluded=state.roster.excluded_ranks(),
         another_since_step=state.recovery.another_since_step,
         spares=state.config.spares,
-        **_keeping(members, pulse),
+        **_keeping(members, pulse, max((rank.step_s for node in shown for rank in node.ranks), default=0.0)),
     )
 
 
@@ -74,13 +75,15 @@ def playing_nodes(state: JobState) -> list[str]:
     return list(dict.fromkeys(rank.node_id for rank in state.roster.playing() if rank.node_id))
 
 
-def _keeping(members: Iterable[str], pulse: Pulse) -> dict[str, Any]:
-    """Returns how often a state is kept safe, what that takes, and how many steps a failure repeats at most."""
+def _keeping(members: Iterable[str], pulse: Pulse, step_s: float) -> dict[str, Any]:
+    """Returns how often a state is kept safe, what that takes, and how many steps a failure repeats at most.
+
+    `step_s`: of the slowest rank, 0 where it is not known.
+    """
     ranks = [rank for each in members if each in pulse.heartbeats for rank in pulse.heartbeats[each][0].ranks]
     every = max((each.snapshot_every for each in ranks), default=0)
     taken_s = max((each.snapshot_s for each in ranks), default=0.0)
-    steps_s = [step_s for step_s, _ in (each.step_s() for each in pulse.ranks.values()) if step_s > 0]
-    under_way = math.ceil(taken_s / max(steps_s)) if steps_s else 0  # steps until a state is committed
+    under_way = math.ceil(taken_s / step_s) if step_s > 0 else 0  # steps until a state is committed
     return {"snapshot_every": every, "snapshot_s": taken_s, "steps_at_risk": every + max(1, under_way) if every else 0}
 
 
