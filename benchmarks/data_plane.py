@@ -11,7 +11,9 @@ copy, snapshot     from the boundary until the training may go on changing the t
 checksum           every item of a sealed slot read again
 replicate          a sealed slot sent to the holder, verified and sealed there
 commit             snapshot and replica of one state, from the boundary until it is committed
-restore_own, restore_replica    a process made to hold the state again, from its own slot, or from the holder
+restore_own        a process made to hold the state again, from its own slot
+restore_replica    the same from the holder
+restore_near       the same from a holder on its own node, whose slot it reads where it lies
 training           `--steps` steps of `--compute-s` each, with --snapshot-every 1 and with auto, which decides as in a job:
                    what a step takes by itself, what it waits for copies, the share of that, and how many states are committed
 ticks              a thread that computes in short pieces while a state is copied and sent, beside the same thread alone: how long
@@ -34,12 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import ceilings, machine
 from benchmarks.interpreter_lock import tick
-from benchmarks.protected_rank import SETTLING_STATES, TOKEN, HolderProcess, ProtectedRank, tensors
+from benchmarks.protected_rank import SETTLING_STATES, TOKEN, HolderProcess, ProtectedRank, folder_of, tensors
 from benchmarks.stats import summarize
 from deadpool.proto.messages import Endpoint, Source, SourceKind
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.interval import AUTO
 from deadpool.trainer_hooks.protection.restore import from_elsewhere, from_own_slot
+from deadpool.trainer_hooks.protection.vaults import Vaults
 
 CEILINGS: dict[str, Callable[[int, int], list[float] | None]] = {
     "memcpy": ceilings.memcpy,
@@ -71,7 +74,7 @@ def of_snapshots(rank: ProtectedRank, repeats: int) -> dict[str, list[float]]:
 
 def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str, list[float]]:
     """Returns GB/s of replicate, commit and restore from the holder."""
-    found: dict[str, list[float]] = {"replicate": [], "commit": [], "restore_replica": []}
+    found: dict[str, list[float]] = {"replicate": [], "commit": [], "restore_replica": [], "restore_near": []}
     rank.settle()
     for _ in range(repeats):
         rank.train_step()
@@ -85,8 +88,11 @@ def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str
         found["replicate"].append(rate(rank, began_s))
         source = Source(rank=0, kind=SourceKind.REPLICA, slot_generation=state.generation, endpoint=holder)
         began_s = time.perf_counter()
-        from_elsewhere(rank.state, source, state.step, TOKEN)
+        from_elsewhere(rank.state, source, state.step, Vaults(token=TOKEN))
         found["restore_replica"].append(rate(rank, began_s))
+        began_s = time.perf_counter()
+        from_elsewhere(rank.state, source, state.step, Vaults(token=TOKEN, node_id=holder.node_id, folder=folder_of(holder)))
+        found["restore_near"].append(rate(rank, began_s))
     return found
 
 

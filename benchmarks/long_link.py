@@ -6,7 +6,8 @@ A rank and its holder are in network namespaces of their own, with a tunnel betw
 process holds back every packet for `--delay-ms`, each way. A connection then carries what the kernel lets be on its way, once for
 each round trip; that is less than the link takes. Figures are GB/s of a state that lies in its slot, sent, verified and sealed.
 
-auto first sends as many states as it needs to settle on a number. Progress goes to stderr, JSON to stdout.
+`fetched`: the same state, restored by a process that takes over the rank. auto first sends as many states as it needs to settle
+on a number. Progress goes to stderr, JSON to stdout.
 """
 
 import argparse
@@ -29,10 +30,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine, protected_rank
-from benchmarks.protected_rank import ProtectedRank, tensors
+from benchmarks.protected_rank import TOKEN, ProtectedRank, tensors
 from benchmarks.stats import summarize
-from deadpool.proto.messages import Endpoint
+from deadpool.proto.messages import Endpoint, Source, SourceKind
 from deadpool.trainer_hooks.protection.connections import AUTO
+from deadpool.trainer_hooks.protection.restore import from_elsewhere
+from deadpool.trainer_hooks.protection.vaults import Vaults
 
 NEAR, FAR = "10.9.0.1", "10.9.0.2"
 SETTLING_STATES = 12  # auto has tried all it may by then
@@ -102,7 +105,7 @@ def far_holder(delay_ms: float) -> Iterator[Endpoint]:
 
 
 def measure(holder: Endpoint, connections: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    rates = []
+    rates, fetched = [], []
     with ProtectedRank(tensors(arguments.mb << 20, 16 << 20, 0.0), [holder], connections) as rank:
         rank.settle()
         for _ in range(SETTLING_STATES if connections == AUTO else 0):
@@ -114,7 +117,16 @@ def measure(holder: Endpoint, connections: int, arguments: argparse.Namespace) -
             began_s = time.perf_counter()
             rank.send_again(slot)
             rates.append(rank.size_bytes / (time.perf_counter() - began_s) / 1e9)
-    return {"connections": connections or "auto", "gb_s": summarize(rates) | {"raw": [round(each, 4) for each in rates]}}
+        source = Source(rank=0, kind=SourceKind.REPLICA, slot_generation=1, endpoint=holder)
+        for _ in range(arguments.repeats):
+            began_s = time.perf_counter()
+            from_elsewhere(rank.state, source, rank.newest.step, Vaults(token=TOKEN, connections=connections))
+            fetched.append(rank.size_bytes / (time.perf_counter() - began_s) / 1e9)
+    return {
+        "connections": connections or "auto",
+        "gb_s": summarize(rates) | {"raw": [round(each, 4) for each in rates]},
+        "fetched_gb_s": summarize(fetched) | {"raw": [round(each, 4) for each in fetched]},
+    }
 
 
 def _run(*command: str) -> None:
@@ -139,7 +151,8 @@ def main() -> None:
     with far_holder(arguments.delay_ms) as holder:
         for number in arguments.connections:
             results.append(measure(holder, AUTO if number == "auto" else int(number), arguments))
-            print(f"{number}: {results[-1]['gb_s']['median']} GB/s", file=sys.stderr, flush=True)
+            sent, fetched = results[-1]["gb_s"]["median"], results[-1]["fetched_gb_s"]["median"]
+            print(f"{number}: sent {sent} GB/s, fetched {fetched} GB/s", file=sys.stderr, flush=True)
     print(json.dumps({"benchmark": "long_link", "machine": described, "options": vars(arguments), "results": results}, indent=2))
 
 

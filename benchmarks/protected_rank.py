@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from deadpool.agent.vault.folder import Vault
 from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.host.vault_folders import vault_folder
 from deadpool.proto.messages import NO_STEP, Endpoint
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import ReplicaSender
@@ -180,6 +181,11 @@ class ProtectedRank:
 
     def failed(self, error: Exception) -> None:
         print(f"protection has failed: {error}", file=sys.stderr)
+
+
+def folder_of(holder: Endpoint) -> Path:
+    """Returns the vault of a HolderProcess, which is on this machine."""
+    return vault_folder(Path("/dev/shm"), f"benchmark-{holder.port}", "holder")
 
 
 def hold(host: str = "127.0.0.1") -> None:

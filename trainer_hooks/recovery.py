@@ -11,6 +11,7 @@ from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.ddp_reducers import DdpReducers
 from deadpool.trainer_hooks.protection.controller import Protection
 from deadpool.trainer_hooks.protection.restore import BadCopiesError, Restored, from_any_peer, from_elsewhere, from_own_slot
+from deadpool.trainer_hooks.protection.vaults import Vaults
 from deadpool.trainer_hooks.session import Session
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -102,8 +103,17 @@ class Recovery:
             case SourceKind.VAULT:
                 restored = from_own_slot(self._state, self._protection.own_slots(), wanted, self._session.node_id)
             case SourceKind.REPLICA | SourceKind.ELSEWHERE:
-                restored = from_elsewhere(self._state, source, plan.resume_step, self._session.token)
+                restored = from_elsewhere(self._state, source, plan.resume_step, self._vaults())
             case SourceKind.PEER:
-                restored = from_any_peer(self._state, source, plan.resume_step, self._session.token)
+                restored = from_any_peer(self._state, source, plan.resume_step, self._vaults())
         self._protection.holds(restored)
         return wanted, restored
+
+    def _vaults(self) -> Vaults:
+        session = self._session
+        return Vaults(
+            token=session.token,
+            connections=session.keeping.replica_connections,
+            node_id=session.node_id,
+            folder=session.vault_dir,
+        )

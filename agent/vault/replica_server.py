@@ -12,11 +12,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from deadpool.agent.vault.arrivals import KnownLayouts, TcpArrival, arrived, tables_in_place
+from deadpool.agent.vault.departures import send_ranges
 from deadpool.agent.vault.joined import JoinedConnections
 from deadpool.agent.vault.landing import LandingArrival
 from deadpool.agent.vault.written_slots import WrittenSlots
@@ -48,7 +49,7 @@ from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
     GetHoldings,
-    JoinPuts,
+    JoinData,
     Put,
     Reply,
     Request,
@@ -226,13 +227,15 @@ class ReplicaServer:
                 case Discard():
                     self._discard(request)
                     send_reply(connection, Reply())
-                case GetHead() | GetData():
-                    self._send_slot(connection, request)
+                case GetHead():
+                    self._send_slot([connection], request)
+                case GetData():
+                    self._send_slot(arrival.connections(request) if isinstance(arrival, TcpArrival) else [connection], request)
                 case GetHoldings():
                     held = to_json(list(self._holdings()))
                     send_reply(connection, Reply(raw_bytes=len(held)))
                     connection.sendall(held)
-                case JoinPuts():
+                case JoinData():
                     self._joined.join(request.group, request.index, connection)
                     send_reply(connection, Reply())
                     self._joined.stay(request.group, request.index)
@@ -286,7 +289,8 @@ class ReplicaServer:
                     if other != index and was == StateId(generation=put.generation, step=put.step):
                         slots[other].unseal()
 
-    def _send_slot(self, connection: socket.socket, request: GetHead | GetData) -> None:
+    def _send_slot(self, connections: Sequence[socket.socket], request: GetHead | GetData) -> None:
+        connection = connections[0]
         for path in self._paths(request.kind, request.rank):
             if not path.exists():
                 continue
@@ -306,10 +310,8 @@ class ReplicaServer:
                 if any(offset < 0 or size < 0 or offset + size > header.data_bytes for offset, size in request.ranges):
                     raise SnapshotError(f"{path.name}: a range lies outside its {header.data_bytes} bytes of data")
                 send_reply(connection, Reply(raw_bytes=sum(size for _, size in request.ranges)))
-                with slot.data(header) as data:
-                    for offset, size in request.ranges:
-                        with data[offset : offset + size] as part:
-                            connection.sendall(part)
+                with path.open("rb") as file:
+                    send_ranges(connections, request, file.fileno(), header.data_offset)
                 return
         raise SnapshotError(
             f"no {request.kind} of rank {request.rank}, generation {request.generation}, step {request.step} here"

@@ -10,7 +10,7 @@ Raw bytes follow a frame (proto/frames.py) where the table says so.
 | GetData: ranges of a sealed slot's data   |                               | Reply, the ranges, in order           |
 | Discard: unseal a slot if it is bad       |                               | Reply                                 |
 | GetHoldings: what all sealed slots hold   |                               | Reply, JSON (holdings.py)             |
-| JoinPuts: carry a part of others' Puts    | see below                     | Reply                                 |
+| JoinData: carry a part of others' data    | see below                     | Reply                                 |
 
 Several requests may follow each other on one connection. An error reply leaves the connection usable, except after Put,
 where the server closes it.
@@ -21,9 +21,10 @@ they are the same in the new one. Then the sender says, while the state is still
     layout (the first part of the tables), unless it is held | pieces | the rest of the tables | header page
     piece: offset in the data, size (uint64 each, little endian), bytes; offsets rise; a piece of 0 bytes is the last one
 
-The bytes of the pieces, and nothing else, may be spread over several connections. The sender has opened the further ones before,
-and said JoinPuts on each, with the group that its Puts name. Byte p of all the pieces' bytes comes over connection
-p / stripe_bytes mod connections, 0 being the one of the Put. Whichever of them ends, all end, and with them the Put.
+The bytes of the pieces, and those that answer a GetData, may be spread over several connections; nothing else is. The client has
+opened the further ones before, and said JoinData on each, with the group that its requests name. Byte p of all these bytes comes
+over connection p / stripe_bytes mod connections, 0 being the one of the request. Whichever of them ends, all end, and with them
+the request.
 
 An item travels whole or not at all. The holder seals the slot when each item that has come is what its checksum says, and each
 one that has not lies there already, under the same layout and with the same checksum.
@@ -79,8 +80,8 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinPuts:
-    """This connection is the number `index`, from 1 on, of those that carry the Puts of `group`, and is asked nothing else."""
+class JoinData:
+    """This connection is the number `index`, from 1 on, of those that carry the data of `group`, and is asked nothing else."""
 
     group: str
     index: int
@@ -98,13 +99,16 @@ class GetHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetData:
-    """`ranges`: (offset in the slot's data, bytes)."""
+    """`ranges`: (offset in the slot's data, bytes). `group`: of the further connections, where they come over more than one."""
 
     kind: SlotKind
     rank: int
     generation: int
     step: int
     ranges: tuple[tuple[int, int], ...]
+    group: str = ""
+    connections: int = 1
+    stripe_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,7 @@ class Reply:
     layout_held: int = 0
 
 
-Request = ReserveSlots | Put | GetHead | GetData | Discard | GetHoldings | JoinPuts
+Request = ReserveSlots | Put | GetHead | GetData | Discard | GetHoldings | JoinData
 _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 
 
@@ -205,16 +209,22 @@ def receive_piece(connection: socket.socket) -> tuple[int, int]:
     return offset, size
 
 
-def stripes(view: memoryview, position: int, put: Put) -> Iterator[tuple[int, memoryview]]:
-    """Yields (connection, its bytes) of the bytes of pieces that begin at that position among all of the Put's."""
-    if put.connections <= 1 or put.stripe_bytes <= 0:
-        yield 0, view
+def stripes(view: memoryview, position: int, request: Put | GetData) -> Iterator[tuple[int, memoryview]]:
+    """Yields (connection, its bytes) of bytes that begin at that position among all of the request's."""
+    for index, begin, end in stripes_of(len(view), position, request):
+        yield index, view[begin:end]
+
+
+def stripes_of(size_bytes: int, position: int, request: Put | GetData) -> Iterator[tuple[int, int, int]]:
+    """Yields (connection, from, to) of so many bytes that begin at that position among all of the request's."""
+    if request.connections <= 1 or request.stripe_bytes <= 0:
+        yield 0, 0, size_bytes
         return
     at = 0
-    while at < len(view):
-        stripe, inside = divmod(position + at, put.stripe_bytes)
-        end = min(len(view), at + put.stripe_bytes - inside)
-        yield stripe % put.connections, view[at:end]
+    while at < size_bytes:
+        stripe, inside = divmod(position + at, request.stripe_bytes)
+        end = min(size_bytes, at + request.stripe_bytes - inside)
+        yield stripe % request.connections, at, end
         at = end
 
 

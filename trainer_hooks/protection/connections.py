@@ -4,12 +4,23 @@ Left to itself (auto) it begins with one, and goes on to 2, 4 and 8 as long as e
 limits a state's way may be the copy that it follows, or a processor: then more connections bring nothing, and one stays.
 """
 
+import math
+
 AUTO = 0
+_WINDOW_BYTES = 3 << 20  # that one connection lets be on its way, as kernels are mostly set up
+_FAST_BYTES_PER_S = 2.5e9  # what a process takes from a link at most
 LARGE_BYTES = 32 << 20  # a smaller state is over before its rate says anything
 _LEVELS = (1, 2, 4, 8)
 _FIRST = 2  # states that are not measured: the holder's memory is new to it
 _TRIES = 2  # states with each number; the faster one counts
 _GAIN = 1.2
+
+
+def to_fetch(wanted: int, round_trip_s: float) -> int:
+    """Returns over how many a state is fetched in a recovery. With AUTO there is no time to try: a far link gets more."""
+    if wanted != AUTO:
+        return wanted
+    return max(1, min(math.ceil(round_trip_s * _FAST_BYTES_PER_S / _WINDOW_BYTES), _LEVELS[-1]))
 
 
 class Connections:

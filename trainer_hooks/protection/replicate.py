@@ -7,10 +7,13 @@ and end together. Blocking sockets, used by one thread at a time; `close` (any t
 
 import contextlib
 import dataclasses
+import logging
 import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
+
+import xxhash
 
 from deadpool.host.errors import DeadpoolError, SnapshotError, UnavailableError
 from deadpool.proto.frames import receive_exactly
@@ -25,7 +28,7 @@ from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
     GetHoldings,
-    JoinPuts,
+    JoinData,
     Put,
     Reply,
     Request,
@@ -34,11 +37,14 @@ from deadpool.proto.vault.wire import (
     receive_reply,
     send_end_of_pieces,
     send_request,
+    stripes,
 )
-from deadpool.trainer_hooks.protection.connections import Connections
+from deadpool.trainer_hooks.protection.connections import Connections, to_fetch
 from deadpool.trainer_hooks.protection.striped import Striped
 
+log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
+STEP_BYTES = 512 << 10  # received and then read again, which finds it in the cache
 STRIPE_BYTES = 256 << 10  # less than what the kernel takes for a connection at once: all of them are kept at work
 SEVERAL_BYTES = 1 << 20  # a smaller state travels over one connection, whatever was asked for
 
@@ -48,7 +54,8 @@ class VaultClient:
 
     def __init__(self, endpoint: Endpoint, token: str, connections: int = 1) -> None:
         self.endpoint, self._token = endpoint, token
-        self._connections = Connections(connections)
+        self._wanted, self._connections = connections, Connections(connections)
+        self._round_trip_s = 0.0  # as long as it took to connect
         self._socket: socket.socket | None = None
         self._more: list[socket.socket] = []  # that carry the data of what is put as well
         self._group = ""
@@ -88,14 +95,16 @@ class VaultClient:
             raise SnapshotError(f"{self.endpoint.node_id}: {kind} of rank {rank} step {step} is torn")
         return header, Tables.from_bytes(header, raw[HEADER_BYTES:])
 
-    def data(self, kind: SlotKind, rank: int, generation: int, step: int, parts: Sequence[tuple[int, memoryview]]) -> None:
-        """Fills each part's memory from its offset in the slot's data. The caller verifies the items' checksums."""
+    def data(self, kind: SlotKind, rank: int, generation: int, step: int, parts: Sequence[tuple[int, memoryview]]) -> list[int]:
+        """Fills each part's memory from its offset in the slot's data; returns the checksum of each, as it is in that memory."""
         ranges = tuple((offset, len(target)) for offset, target in parts)
         with self._connection() as connection:
-            send_request(connection, GetData(kind=kind, rank=rank, generation=generation, step=step, ranges=ranges))
+            wanted = GetData(kind=kind, rank=rank, generation=generation, step=step, ranges=ranges)
+            request = self._fetched_over_several(wanted, sum(size for _, size in ranges))
+            send_request(connection, request)
             self._checked(connection)
-            for _, target in parts:
-                receive_into(connection, target)
+            arriving = _Arriving([connection, *self._more], request)
+            return [arriving.fill(target) for _, target in parts]
 
     def discard(self, kind: SlotKind, rank: int, generation: int, step: int) -> None:
         """Has the vault check a slot that arrived with other bytes than it should have; it unseals it when it is bad there."""
@@ -139,7 +148,9 @@ class VaultClient:
             raise UnavailableError(f"vault of {self.endpoint.node_id}: {error}") from error
 
     def _connected(self) -> socket.socket:
+        began_s = time.monotonic()
         connection = socket.create_connection((self.endpoint.host, self.endpoint.port), CONNECT_TIMEOUT_S)
+        self._round_trip_s = time.monotonic() - began_s
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             prove_as_client(connection, self._token)
@@ -154,14 +165,29 @@ class VaultClient:
         if number == 1 or put.data_bytes < SEVERAL_BYTES:
             return put
         try:
-            while len(self._more) < number - 1:
-                self._more.append(self._connected())
-                send_request(self._more[-1], JoinPuts(group=self._group, index=len(self._more)))
-                self._checked(self._more[-1])
+            self._open(number)
         except (OSError, DeadpoolError):
             self._connections.failed()
             raise
         return dataclasses.replace(put, group=self._group, connections=number, stripe_bytes=STRIPE_BYTES)
+
+    def _fetched_over_several(self, request: GetData, size_bytes: int) -> GetData:
+        """Returns the request with the connections that are to carry what it asks for; where no more can be opened, it is one."""
+        number = to_fetch(self._wanted, self._round_trip_s)
+        if number == 1 or size_bytes < SEVERAL_BYTES:
+            return request
+        try:
+            self._open(number)
+        except (OSError, DeadpoolError) as error:
+            log.info("%s: not over %d connections: %s", self.endpoint.node_id, number, error)
+            return request
+        return dataclasses.replace(request, group=self._group, connections=number, stripe_bytes=STRIPE_BYTES)
+
+    def _open(self, number: int) -> None:
+        while len(self._more) < number - 1:
+            self._more.append(self._connected())
+            send_request(self._more[-1], JoinData(group=self._group, index=len(self._more)))
+            self._checked(self._more[-1])
 
     def _drop(self) -> None:
         connections = [each for each in (self._socket, *self._more) if each is not None]
@@ -170,3 +196,21 @@ class VaultClient:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
+
+
+class _Arriving:
+    """What a GetData is answered with, in order; what comes early waits in the kernel's buffers."""
+
+    def __init__(self, connections: Sequence[socket.socket], request: GetData) -> None:
+        self._connections, self._request, self._position = connections, request, 0
+
+    def fill(self, target: memoryview) -> int:
+        """Returns the checksum of the bytes that have come."""
+        total = xxhash.xxh3_64()
+        for begin in range(0, len(target), STEP_BYTES):
+            step = target[begin : begin + STEP_BYTES]
+            for index, part in stripes(step, self._position, self._request):
+                receive_into(self._connections[index], part)
+            self._position += len(step)
+            total.update(step)
+        return total.intdigest()

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from deadpool.host.errors import DeadpoolError, SnapshotError
 from deadpool.proto.messages import BadCopy, CopyConflict, SlotKind, Source, SourceKind
-from deadpool.proto.vault.layout import UNIQUE, Item, Tables, checksum
+from deadpool.proto.vault.layout import UNIQUE, Item, Tables
 from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.copy_engine import as_bytes, is_plain
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
-from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.slots import OwnSlots
+from deadpool.trainer_hooks.protection.vaults import VaultReader, Vaults
 from deadpool.trainer_hooks.state.items import put
 from deadpool.trainer_hooks.state.metadata import Meta, unpack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
@@ -75,7 +75,7 @@ def from_own_slot(state: TrainingState, slots: OwnSlots, wanted: StateId, node_i
 
 
 @torch.no_grad()
-def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) -> Restored:
+def from_elsewhere(state: TrainingState, source: Source, step: int, vaults: Vaults) -> Restored:
     """Restores from the copy that source.endpoint holds: the rank's whole snapshot, or a replica, replicated items from peers.
 
     The bytes go straight into the model's memory, and are checked there: after any error the process holds nothing that may be
@@ -83,16 +83,16 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
     """
     assert source.endpoint is not None
     kind = SlotKind.REPLICA if source.kind is SourceKind.REPLICA else SlotKind.SNAPSHOT
-    holder = VaultClient(source.endpoint, token)
+    holder = vaults.reader(source.endpoint)
     wanted_state = StateId(generation=source.slot_generation, step=step)
     try:
         _, tables = holder.head(kind, source.rank, source.slot_generation, step)
         landing = _Landing(state, tables)
         held = [item for item in tables.layout.items if item.peers == UNIQUE or kind is SlotKind.SNAPSHOT]
         parts = [(item.offset, landing.memory[item.key]) for item in held]
-        holder.data(kind, source.rank, source.slot_generation, step, parts)
-        for item in held:
-            if not landing.is_right(item.key):
+        sums = holder.data(kind, source.rank, source.slot_generation, step, parts)
+        for item, total in zip(held, sums, strict=True):
+            if total != landing.sums[item.key]:
                 bad = _discarded(holder, kind, source.rank, wanted_state)
                 where = f"{kind} of rank {source.rank} step {step} at {source.endpoint.node_id}"
                 raise BadCopiesError(f"{where}: {item.key} fails its checksum", (bad,))
@@ -102,7 +102,7 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
     for index, peer_set in enumerate(tables.layout.peer_sets if kind is SlotKind.REPLICA else ()):
         items = [item for item in tables.layout.items if item.peers == index]
         holders = tuple(peer for peer in source.peers if peer.rank in peer_set)
-        _from_peers(items, landing, replace(source, peers=holders), step, token, passed)
+        _from_peers(items, landing, replace(source, peers=holders), step, vaults, passed)
     landing.finish()
     meta = unpack_meta(tables.meta)
     state.restore_meta(meta)
@@ -110,7 +110,7 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, token: str) 
     return replace(restored, bad_copies=tuple(passed.bad_copies), conflicts=tuple(passed.conflicts))
 
 
-def from_any_peer(state: TrainingState, source: Source, step: int, token: str) -> Restored:
+def from_any_peer(state: TrainingState, source: Source, step: int, vaults: Vaults) -> Restored:
     """Restores a rank that was excluded, from the first snapshot of another rank that can be read: it holds all that it needs.
 
     Who holds the same from now on is found out anew. Raises BadCopiesError when none can be read.
@@ -120,7 +120,7 @@ def from_any_peer(state: TrainingState, source: Source, step: int, token: str) -
     for peer in source.peers:
         other = Source(rank=peer.rank, kind=SourceKind.ELSEWHERE, slot_generation=peer.slot_generation, endpoint=peer.endpoint)
         try:
-            restored = from_elsewhere(state, other, step, token)
+            restored = from_elsewhere(state, other, step, vaults)
         except DeadpoolError as error:
             failures.append(str(error))
             bad += error.copies if isinstance(error, BadCopiesError) else ()
@@ -132,12 +132,13 @@ def from_any_peer(state: TrainingState, source: Source, step: int, token: str) -
 class _Landing:
     """Where the items' bytes arrive: the memory of the model's own tensors where that can be written to as it is, else a buffer.
 
-    The process is made to hold these items, whose values are garbage until all have arrived and `finish` was called.
+    The process is made to hold these items, whose values are garbage until all have arrived and `finish` was called. `sums`: of
+    each, as the rank itself recorded it.
     """
 
     def __init__(self, state: TrainingState, tables: Tables) -> None:
         targets = state.fit({item.key: item for item in tables.layout.items}, unpack_meta(tables.meta))
-        self._sums = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
+        self.sums = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
         self._buffered: list[tuple[Tensor, Tensor]] = []
         self.memory: dict[str, memoryview] = {}
         for key, target in targets.items():
@@ -147,19 +148,16 @@ class _Landing:
                 self._buffered.append((target, arriving))
             self.memory[key] = as_bytes(arriving).numpy().data
 
-    def is_right(self, key: str) -> bool:
-        return checksum(self.memory[key]) == self._sums[key]
-
     def finish(self) -> None:
         for target, arrived in self._buffered:
             put(target, arrived)
 
 
-def _from_peers(items: list[Item], landing: _Landing, source: Source, step: int, token: str, passed: _PassedOver) -> None:
+def _from_peers(items: list[Item], landing: _Landing, source: Source, step: int, vaults: Vaults, passed: _PassedOver) -> None:
     """Fills the items' memory from the first of source.peers that has the wanted bytes; adds the others to `passed`."""
     failures: list[str] = []
     for peer in source.peers:
-        client = VaultClient(peer.endpoint, token)
+        client = vaults.reader(peer.endpoint)
         try:
             _, tables = client.head(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step)
             offsets = {item.key: item.offset for item in tables.layout.items}
@@ -167,10 +165,11 @@ def _from_peers(items: list[Item], landing: _Landing, source: Source, step: int,
             if missing:
                 raise SnapshotError(f"rank {peer.rank} does not hold {missing[0]}")
             parts = [(offsets[item.key], landing.memory[item.key]) for item in items]
-            client.data(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step, parts)
-            differing = [item.key for item in items if not landing.is_right(item.key)]
+            totals = client.data(SlotKind.SNAPSHOT, peer.rank, peer.slot_generation, step, parts)
+            found = {item.key: total for item, total in zip(items, totals, strict=True)}
+            differing = [key for key, total in found.items() if total != landing.sums[key]]
             own = {item.key: total for item, total in zip(tables.layout.items, tables.checksums, strict=True)}
-            if any(checksum(landing.memory[key]) != own[key] for key in differing):
+            if any(found[key] != own[key] for key in differing):
                 state = StateId(generation=peer.slot_generation, step=step)
                 passed.bad_copies.append(_discarded(client, SlotKind.SNAPSHOT, peer.rank, state))
             elif differing:
@@ -194,7 +193,7 @@ def _from_peers(items: list[Item], landing: _Landing, source: Source, step: int,
     raise BadCopiesError(reason, tuple(passed.bad_copies), tuple(passed.conflicts))
 
 
-def _discarded(client: VaultClient, kind: SlotKind, rank: int, state: StateId) -> BadCopy:
+def _discarded(client: VaultReader, kind: SlotKind, rank: int, state: StateId) -> BadCopy:
     """Returns the bad copy's name, once its node has looked at it itself and made it unusable (or cannot be reached)."""
     with contextlib.suppress(DeadpoolError):
         client.discard(kind, rank, state.generation, state.step)

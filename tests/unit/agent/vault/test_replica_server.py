@@ -24,7 +24,7 @@ from deadpool.proto.vault.wire import (
     GetData,
     GetHead,
     GetHoldings,
-    JoinPuts,
+    JoinData,
     Reply,
     ReserveSlots,
     receive_reply,
@@ -254,7 +254,7 @@ def several(receiver: Receiver, group: str) -> list[socket.socket]:
     """Returns three connections; the others have joined the first one's Puts."""
     connections = [receiver.connect() for _ in range(3)]
     for index, joined in enumerate(connections[1:], 1):
-        send_request(joined, JoinPuts(group=group, index=index))
+        send_request(joined, JoinData(group=group, index=index))
         assert receive_reply(joined) == Reply()
     return connections
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deadpool.host.errors import ProtocolError
 from deadpool.proto.messages import SlotKind
 from deadpool.proto.vault import wire
-from deadpool.proto.vault.wire import Discard, GetData, GetHead, GetHoldings, JoinPuts, Put, Reply, Request, ReserveSlots, stripes
+from deadpool.proto.vault.wire import Discard, GetData, GetHead, GetHoldings, JoinData, Put, Reply, Request, ReserveSlots, stripes
 
 NUMBERS = st.integers(-1, 2**63 - 1)
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5).map(tuple)
@@ -22,7 +22,7 @@ REQUESTS = st.one_of(
         Put, rank=NUMBERS, generation=NUMBERS, step=NUMBERS, keep_step=NUMBERS, data_offset=NUMBERS, data_bytes=NUMBERS,
         layout_bytes=NUMBERS, tables_bytes=NUMBERS, group=st.text(max_size=5), connections=NUMBERS, stripe_bytes=NUMBERS,
     ),
-    st.builds(JoinPuts, group=st.text(max_size=5), index=NUMBERS),
+    st.builds(JoinData, group=st.text(max_size=5), index=NUMBERS),
     st.builds(Discard, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
     st.builds(GetHoldings),
     st.builds(GetHead, kind=st.sampled_from(SlotKind), rank=NUMBERS, generation=NUMBERS, step=NUMBERS),
@@ -64,7 +64,7 @@ def test_replies_survive_the_wire(raw_bytes: int, error: str) -> None:
 
 
 def test_every_request_is_tested() -> None:
-    assert set(typing.get_args(Request)) == {ReserveSlots, Put, GetHead, GetData, Discard, GetHoldings, JoinPuts}
+    assert set(typing.get_args(Request)) == {ReserveSlots, Put, GetHead, GetData, Discard, GetHoldings, JoinData}
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(1, 4), st.integers(1, 20))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deadpool.trainer_hooks.protection.connections import AUTO, LARGE_BYTES, Connections
+from deadpool.trainer_hooks.protection.connections import AUTO, LARGE_BYTES, Connections, to_fetch
 
 STATES = 12
 
@@ -53,3 +53,11 @@ def test_what_cannot_be_opened_is_tried_once() -> None:
 def test_small_states_say_nothing_and_a_number_that_was_asked_for_stays() -> None:
     assert numbers(lambda number: 1e8 * number, sent_bytes=LARGE_BYTES - 1) == [1] * STATES
     assert numbers(lambda number: 1e8 * number, wanted=3) == [3] * STATES
+
+
+@pytest.mark.parametrize(
+    ("wanted", "round_trip_s", "number"),
+    [(3, 1.0, 3), (1, 1.0, 1), (AUTO, 5e-5, 1), (AUTO, 0.002, 2), (AUTO, 0.02, 8), (AUTO, 1.0, 8)],
+)
+def test_a_state_is_fetched_over_as_many_as_the_link_is_long(wanted: int, round_trip_s: float, number: int) -> None:
+    assert to_fetch(wanted, round_trip_s) == number

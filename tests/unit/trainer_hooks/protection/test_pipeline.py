@@ -30,6 +30,7 @@ from deadpool.trainer_hooks.protection.restore import from_elsewhere
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots
 from deadpool.trainer_hooks.protection.snapshot import Local
+from deadpool.trainer_hooks.protection.vaults import Vaults
 from deadpool.trainer_hooks.protection.verify import Verdict, Verifier
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -328,7 +329,7 @@ def restored(rank: Rank, other: Rank, step: int) -> TrainingState:
     state = TrainingState(models={"model": nn.Linear(8, 8), f"own{rank.rank}": nn.Linear(4, 4)}, optimizers={}, extra={})
     peer = Peer(rank=other.rank, slot_generation=1, endpoint=rank.holder.endpoint)
     source = Source(rank=rank.rank, kind=SourceKind.REPLICA, slot_generation=1, endpoint=rank.holder.endpoint, peers=(peer,))
-    from_elsewhere(state, source, step, TOKEN)
+    from_elsewhere(state, source, step, Vaults(token=TOKEN))
     return state
 
 

@@ -1,6 +1,7 @@
 """What a lost rank is restored from, byte by byte: its replica and its peers' snapshots, over real connections."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from replicas import join_threads
 from torch import nn
 
 from deadpool.agent.vault.replica_server import ReplicaServer
+from deadpool.host.errors import SnapshotError
 from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, SlotKind, Source, SourceKind
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import SLOT_NAMES, SlotFile, Tables, checksum, reserve, slot_path
@@ -20,6 +22,7 @@ from deadpool.trainer_hooks.protection.replicate import VaultClient
 from deadpool.trainer_hooks.protection.restore import BadCopiesError, from_elsewhere
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
 from deadpool.trainer_hooks.protection.snapshot import layout_of
+from deadpool.trainer_hooks.protection.vaults import Vaults
 from deadpool.trainer_hooks.state.metadata import pack_meta
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -38,7 +41,7 @@ class Rank:
         self.server.start(folder)
         self.endpoint = Endpoint(node_id=f"node{rank}", host="127.0.0.1", port=self.server.port)
         torch.manual_seed(0)
-        self.model, self.own = nn.Linear(8, 8), nn.Linear(4, 4)
+        self.model, self.own = nn.Linear(8, 8), nn.Linear(600, 600)  # more than a megabyte
         torch.nn.init.constant_(self.own.weight, rank)
         self.state = TrainingState(models={"model": self.model, "own": self.own}, optimizers={}, extra={})
 
@@ -93,21 +96,56 @@ def conflict(peer: int) -> CopyConflict:
     return CopyConflict(rank=LOST, generation=1, step=7, peer=peer, peer_generation=1)
 
 
-def test_a_rank_gets_its_own_part_from_the_replica_and_the_rest_from_a_peer(ranks: list[Rank], tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["one connection", "several", "no further ones", "its own node"])
+def test_a_rank_gets_its_own_part_from_the_replica_and_the_rest_from_a_peer(ranks: list[Rank], tmp_path: Path, way: str) -> None:
     source, new = sealed(ranks), Rank(9, tmp_path / "new")
     ranks.append(new)
     nn.init.zeros_(new.model.weight)
-    restored = from_elsewhere(new.state, source, STATE.step, TOKEN)
+    vaults = Vaults(token=TOKEN, connections=1 if way == "one connection" else 3)
+    if way == "no further ones":
+        ranks[0].server._joined.close()
+    elif way == "its own node":
+        vaults = Vaults(token=TOKEN, node_id="node0", folder=ranks[0].folder)
+        nobody = Endpoint(node_id="node0", host="127.0.0.1", port=1)
+        source = replace(source, endpoint=nobody, peers=tuple(replace(each, endpoint=nobody) for each in source.peers[:1]))
+    restored = from_elsewhere(new.state, source, STATE.step, vaults)
     assert torch.equal(new.model.weight, ranks[LOST].model.weight)
     assert torch.equal(new.own.weight, ranks[LOST].own.weight)
     assert (restored.bad_copies, restored.conflicts) == ((), ())
+
+
+@pytest.mark.parametrize("near", [False, True], ids=["elsewhere", "on its own node"])
+def test_a_replica_that_has_gone_bad_is_not_used_and_no_report_names_it_any_more(
+    ranks: list[Rank], tmp_path: Path, near: bool
+) -> None:
+    source, new = sealed(ranks), Rank(9, tmp_path / "new")
+    ranks.append(new)
+    vaults = Vaults(token=TOKEN, node_id="node0" if near else "", folder=ranks[0].folder)
+    (path,) = [path for path in ranks[0].folder.glob("replica-*") if not is_empty(path)]
+    data = bytearray(path.read_bytes())
+    data[data.find(ranks[LOST].own.weight.detach().numpy().tobytes()) + (1 << 20)] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BadCopiesError, match=r"own\.weight fails its checksum") as raised:
+        from_elsewhere(new.state, source, STATE.step, vaults)
+    assert [(bad.node_id, bad.kind, bad.rank) for bad in raised.value.copies] == [("node0", SlotKind.REPLICA, LOST)]
+    assert is_empty(path)
+    with pytest.raises(SnapshotError, match=rf"no replica of rank {LOST}, generation 1, step 7"):
+        from_elsewhere(new.state, source, STATE.step, vaults)
+
+
+def is_empty(path: Path) -> bool:
+    slot = SlotFile(path)
+    try:
+        return slot.header() is None
+    finally:
+        slot.close()
 
 
 def test_a_peer_that_differs_is_passed_over_and_named(ranks: list[Rank], tmp_path: Path) -> None:
     ranks[0].flip()
     source, new = sealed(ranks), Rank(9, tmp_path / "new")
     ranks.append(new)
-    restored = from_elsewhere(new.state, source, STATE.step, TOKEN)
+    restored = from_elsewhere(new.state, source, STATE.step, Vaults(token=TOKEN))
     assert torch.equal(new.model.weight, ranks[LOST].model.weight)
     assert restored.conflicts == (conflict(0),)
 
@@ -117,7 +155,7 @@ def test_a_replica_that_no_peer_fits_is_not_restored_and_every_contradiction_is_
     source, new = sealed(ranks), Rank(9, tmp_path / "new")
     ranks.append(new)
     with pytest.raises(BadCopiesError, match=r"no peer gave back model/model\.weight") as raised:
-        from_elsewhere(new.state, source, STATE.step, TOKEN)
+        from_elsewhere(new.state, source, STATE.step, Vaults(token=TOKEN))
     assert (raised.value.copies, raised.value.conflicts) == ((), (conflict(0), conflict(1)))
 
 
@@ -131,9 +169,7 @@ def test_a_peer_that_is_out_of_reach_or_bad_is_no_contradiction(ranks: list[Rank
     data[data.find(raw)] ^= 1
     path.write_bytes(data)
     with pytest.raises(BadCopiesError) as raised:
-        from_elsewhere(new.state, source, STATE.step, TOKEN)
+        from_elsewhere(new.state, source, STATE.step, Vaults(token=TOKEN))
     ((bad,), conflicts) = raised.value.copies, raised.value.conflicts
     assert (bad.node_id, bad.kind, bad.rank, conflicts) == ("node0", SlotKind.SNAPSHOT, 0, ())
-    slot = SlotFile(path)
-    assert slot.header() is None  # no report names it any more
-    slot.close()
+    assert is_empty(path)

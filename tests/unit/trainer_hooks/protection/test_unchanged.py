@@ -34,6 +34,7 @@ from deadpool.trainer_hooks.protection.restore import from_elsewhere
 from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OwnSlots
 from deadpool.trainer_hooks.protection.snapshot import Local
+from deadpool.trainer_hooks.protection.vaults import Vaults
 from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
@@ -117,7 +118,9 @@ class Training:
         model = self.new_model()
         trained = [parameter for name, parameter in model.named_parameters() if name.startswith("trained")]
         state = TrainingState(models={"model": model}, optimizers={"optimizer": torch.optim.Adam(trained)}, extra={})
-        from_elsewhere(state, Source(rank=0, kind=SourceKind.REPLICA, slot_generation=1, endpoint=self.holder), number, TOKEN)
+        from_elsewhere(
+            state, Source(rank=0, kind=SourceKind.REPLICA, slot_generation=1, endpoint=self.holder), number, Vaults(token=TOKEN)
+        )
         return {held.key: held.tensor for held in state.held()}
 
     def moved(self) -> tuple[int, int]:
