@@ -11,7 +11,8 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
@@ -20,7 +21,7 @@ from deadpool.proto.frames import receive_exactly
 from deadpool.proto.messages import Endpoint, SlotKind
 from deadpool.proto.secret import prove_as_client
 from deadpool.proto.vault.holdings import SlotHoldings, from_json
-from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables
+from deadpool.proto.vault.layout import HEADER_BYTES, Header, Tables, checksum
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import Outgoing
 from deadpool.proto.vault.wire import (
@@ -103,8 +104,10 @@ class VaultClient:
             request = self._fetched_over_several(wanted, sum(size for _, size in ranges))
             send_request(connection, request)
             self._checked(connection)
-            arriving = _Arriving([connection, *self._more], request)
-            return [arriving.fill(target) for _, target in parts]
+            targets = [target for _, target in parts]
+            if request.connections == 1:
+                return _receive(connection, targets)
+            return _receive_striped([connection, *self._more], request, targets)
 
     def discard(self, kind: SlotKind, rank: int, generation: int, step: int) -> None:
         """Has the vault check a slot that arrived with other bytes than it should have; it unseals it when it is bad there."""
@@ -184,10 +187,27 @@ class VaultClient:
         return dataclasses.replace(request, group=self._group, connections=number, stripe_bytes=STRIPE_BYTES)
 
     def _open(self, number: int) -> None:
-        while len(self._more) < number - 1:
-            self._more.append(self._connected())
-            send_request(self._more[-1], JoinData(group=self._group, index=len(self._more)))
-            self._checked(self._more[-1])
+        """Opens what is missing, side by side: each takes some round trips. All of them, or none."""
+        missing = range(len(self._more) + 1, number)
+        if not missing:
+            return
+        with ThreadPoolExecutor(len(missing)) as threads:
+            opening = [threads.submit(self._joined, index) for index in missing]
+        if any(each.exception() for each in opening):
+            for each in opening:
+                if not each.exception():
+                    each.result().close()
+        self._more += [each.result() for each in opening]
+
+    def _joined(self, index: int) -> socket.socket:
+        connection = self._connected()
+        try:
+            send_request(connection, JoinData(group=self._group, index=index))
+            self._checked(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _drop(self) -> None:
         connections = [each for each in (self._socket, *self._more) if each is not None]
@@ -198,19 +218,38 @@ class VaultClient:
             connection.close()
 
 
-class _Arriving:
-    """What a GetData is answered with, in order; what comes early waits in the kernel's buffers."""
-
-    def __init__(self, connections: Sequence[socket.socket], request: GetData) -> None:
-        self._connections, self._request, self._position = connections, request, 0
-
-    def fill(self, target: memoryview) -> int:
-        """Returns the checksum of the bytes that have come."""
+def _receive(connection: socket.socket, parts: Iterable[memoryview]) -> list[int]:
+    """Fills the parts, and returns the checksum of each."""
+    sums = []
+    for target in parts:
         total = xxhash.xxh3_64()
         for begin in range(0, len(target), STEP_BYTES):
             step = target[begin : begin + STEP_BYTES]
-            for index, part in stripes(step, self._position, self._request):
-                receive_into(self._connections[index], part)
-            self._position += len(step)
+            receive_into(connection, step)
             total.update(step)
-        return total.intdigest()
+        sums.append(total.intdigest())
+    return sums
+
+
+def _receive_striped(connections: Sequence[socket.socket], request: GetData, parts: Sequence[memoryview]) -> list[int]:
+    """The same over several connections, by a thread for each: its window grows only while it is read from."""
+
+    def receive(index: int) -> None:
+        position = 0
+        try:
+            for target in parts:
+                for carrier, stripe in stripes(target, position, request):
+                    if carrier == index:
+                        receive_into(connections[index], stripe)
+                position += len(target)
+        except BaseException:
+            for each in connections:  # what the others wait for is of no use any more
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+            raise
+
+    with ThreadPoolExecutor(len(connections)) as threads:
+        receiving = [threads.submit(receive, index) for index in range(len(connections))]
+    for each in receiving:
+        each.result()
+    return [checksum(target) for target in parts]
