@@ -78,8 +78,8 @@ FAILURES_AND_TIMEOUTS = (
                  "another domain."),
     Setting(field="replica_connections", name="replica-connections", type=connections_or_auto, metavar="N|auto",
             default_is="auto",
-            help="TCP connections that carry each rank's replicas to a holder, and what a recovery fetches. auto: one, and 2, 4 or "
-                 "8 where that makes large states a fifth faster, as on a link that one stream does not fill."),
+            help="TCP connections that carry each rank's replicas to a holder, and what a recovery fetches. auto: one, and 2, 4 "
+                 "or 8 where that makes large states a fifth faster, as on a link that one stream does not fill."),
     Setting(field="on_exhausted", name="on-exhausted", type=click.Choice([each.value for each in OnExhausted]),
             help="A node died and no spare is left: wait for one, or end the job."),
     Setting(field="on_loss", name="on-loss", type=click.Choice([each.value for each in OnLoss]),
