@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 _DIAGNOSE_TIMEOUT_S = 15.0
 _VAULTS_AT_A_TIME = 32
+_HOLDINGS_TRIES = 20
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
@@ -52,14 +53,31 @@ class Client:
         return answer
 
     def holdings(self, status: status_messages.JobStatus) -> "JobHoldings":
-        """Returns what the vaults of the nodes in `status` hold; those that do not answer are named."""
+        """Returns what the vaults of the nodes in `status` hold; those that do not answer are named.
+
+        Those in which a rank's slots were just being written are asked again, a few times.
+        """
         from deadpool.cli.holdings import job_holdings  # what knows of vaults: most commands do without
 
-        living = [Endpoint(node_id=node.node_id, host=node.host, port=node.port) for node in status.nodes if node.role != "lost"]
-        with ThreadPoolExecutor(_VAULTS_AT_A_TIME) as pool:
-            answers = dict(zip((each.node_id for each in living), pool.map(self._vault, living), strict=True))
-        vaults = {node_id: answer for node_id, answer in answers.items() if not isinstance(answer, DeadpoolError)}
-        return job_holdings(status, vaults, [str(answer) for answer in answers.values() if isinstance(answer, DeadpoolError)])
+        living = {
+            each.node_id: Endpoint(node_id=each.node_id, host=each.host, port=each.port)
+            for each in status.nodes
+            if each.role != "lost"
+        }
+        homes = {rank.rank: node.node_id for node in status.nodes for rank in node.ranks}
+        vaults, silent, asked = {}, {}, set(living)
+        for _ in range(_HOLDINGS_TRIES):
+            with ThreadPoolExecutor(_VAULTS_AT_A_TIME) as pool:
+                for node_id, answer in zip(asked, pool.map(self._vault, [living[each] for each in asked]), strict=True):
+                    if isinstance(answer, DeadpoolError):
+                        silent[node_id] = str(answer)
+                    else:
+                        vaults[node_id] = answer
+            found = job_holdings(status, vaults, silent.values())
+            asked = {homes[rank] for rank in found.missing}
+            if not asked:
+                break
+        return found
 
     def _vault(self, endpoint: Endpoint) -> "tuple[SlotHoldings, ...] | DeadpoolError":
         from deadpool.trainer_hooks.protection.replicate import VaultClient

@@ -34,11 +34,15 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHoldings:
-    """`step`: the newest commit; NO_STEP: none is known. `silent`: nodes whose vaults do not answer, and why."""
+    """`step`: the newest commit; NO_STEP: none is known. `silent`: nodes whose vaults do not answer, and why.
+
+    `missing`: ranks of which no state was found: their slots were being written while they were read, one after the other.
+    """
 
     step: int
     groups: tuple[HeldGroup, ...] = ()
     silent: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 def job_holdings(status: JobStatus, vaults: Mapping[str, Iterable[SlotHoldings]], silent: Iterable[str] = ()) -> JobHoldings:
@@ -68,7 +72,8 @@ def job_holdings(status: JobStatus, vaults: Mapping[str, Iterable[SlotHoldings]]
     groups = [_held(group, together, parts, homes, copies) for (group, together, _, copies), parts in rows.items()]
     order = list(dict.fromkeys(each.group for slot in snapshots.values() for each in slot.holdings))
     groups.sort(key=lambda held: (order.index(held.group), not held.same, held.ranks))
-    return JobHoldings(step=status.commit_step, groups=tuple(groups), silent=tuple(silent))
+    missing = tuple(sorted(rank for rank, home in homes.items() if home in vaults and rank not in snapshots))
+    return JobHoldings(step=status.commit_step, groups=tuple(groups), silent=tuple(silent), missing=missing)
 
 
 def _held(

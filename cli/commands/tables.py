@@ -53,6 +53,8 @@ def holdings_view(held: JobHoldings) -> RenderableType:
         replicas = "" if each.same else ", ".join(each.replicas) or "none"
         cells = (each.group, str(each.items), size_text(each.size_bytes), f"{ranks}{alone}", ", ".join(each.nodes), replicas)
         table.add_row(*cells)
+    if held.missing:
+        silent.append(Text(f"not seen, for it was being written: rank {ranks_text(held.missing)}", style="yellow"))
     return Group(table, *silent)
 
 

@@ -64,6 +64,13 @@ def test_ranks_of_one_node_with_copies_in_the_same_places_are_one_row() -> None:
     assert (held.ranks, held.items, held.size_bytes, held.nodes, held.replicas) == ((0, 1), 16, 3000, ("node0",), ("node1",))
 
 
+def test_a_rank_whose_slots_were_being_written_is_named() -> None:
+    held = job_holdings(STATUS, VAULTS | {"node1": [slot(SlotKind.REPLICA, 0, 8)]})
+    assert held.missing == (1,)
+    assert "not seen, for it was being written: rank 1" in shown(holdings_view(held))
+    assert job_holdings(STATUS, {"node0": VAULTS["node0"]}, silent=("vault of node1: gone",)).missing == ()
+
+
 def test_before_the_first_commit_nothing_is_known() -> None:
     held = job_holdings(replace(STATUS, commit_step=NO_STEP), VAULTS, silent=("vault of node3: gone",))
     assert held.groups == ()
