@@ -396,9 +396,10 @@ class SlotFile:
     def header(self) -> Header | None:
         """Returns the header of a sealed slot, None when it is empty or torn."""
         fields = bytes(self.view[: _FIELDS.size])
-        if fields != self._read[0]:
-            self._read = fields, Header.from_page(fields)
-        return self._read[1]
+        read = self._read  # another thread may read another page meanwhile
+        if fields != read[0]:
+            read = self._read = fields, Header.from_page(fields)
+        return read[1]
 
     def tables(self, header: Header) -> Tables:
         return Tables.from_bytes(header, self.view[HEADER_BYTES : HEADER_BYTES + header.tables_bytes])
