@@ -38,7 +38,7 @@ from deadpool.trainer_hooks.protection.restore import from_elsewhere
 from deadpool.trainer_hooks.protection.vaults import Vaults
 
 NEAR, FAR = "10.9.0.1", "10.9.0.2"
-SETTLING_STATES = 12  # auto has tried all it may by then
+SETTLING_STATES = 16  # auto has tried all it may by then
 _MTU = 60_000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _READS = 64  # packets taken at once

@@ -12,6 +12,7 @@ _FAST_BYTES_PER_S = 2.5e9  # what a process takes from a link at most
 LARGE_BYTES = 32 << 20  # a smaller state is over before its rate says anything
 _LEVELS = (1, 2, 4, 8)
 _FIRST = 2  # states that are not measured: the holder's memory is new to it
+_GROWING = 1  # states that are not measured after more were opened: their windows have to grow
 _TRIES = 2  # states with each number; the faster one counts
 _GAIN = 1.2
 
@@ -63,5 +64,6 @@ class Connections:
         self._before = rate
         if self._level + 1 < len(self._levels):
             self._level += 1
+            self._unmeasured = _GROWING
         else:
             self._settled = True

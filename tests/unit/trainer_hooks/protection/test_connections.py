@@ -6,7 +6,7 @@ import pytest
 
 from deadpool.trainer_hooks.protection.connections import AUTO, LARGE_BYTES, Connections, to_fetch
 
-STATES = 12
+STATES = 16
 
 
 def numbers(rate: Callable[[int], float], sent_bytes: int = LARGE_BYTES, wanted: int = AUTO) -> list[int]:
@@ -35,8 +35,13 @@ def test_more_are_used_as_long_as_each_step_makes_it_faster(rate: Callable[[int]
 
 
 def test_a_single_slow_state_is_no_reason_to_go_back() -> None:
-    slow_once = iter([1e8] * 4 + [5e7, 2e8, 2e8, 2e8] + [2e8] * STATES)
+    slow_once = iter([1e8] * 4 + [2e8, 5e7, 2e8, 2e8] + [2e8] * STATES)
     assert numbers(lambda number: next(slow_once))[-1] == 2
+
+
+def test_the_first_state_over_new_connections_says_nothing() -> None:
+    growing = iter([1e8] * 4 + [5e7, 2e8, 2e8] + [5e7, 4e8, 4e8] + [5e7, 8e8, 8e8] + [8e8] * STATES)
+    assert numbers(lambda number: next(growing))[-1] == 8
 
 
 def test_what_cannot_be_opened_is_tried_once() -> None:
