@@ -106,8 +106,8 @@ class Faults:
             return
         if self.supervisor.truth.world_size(process.member.running) == 1:
             return  # the others are excluded
-        if process.step == self.supervisor.leaves_at:
-            return  # the others may leave their loops after this step, and so do all
+        if 0 <= self.supervisor.leaves_at - process.step <= 2:
+            return  # the others, which only the fence holds, may leave their loops without it, and so do all
         stepping = process.member.phase in (RankPhase.RUN, RankPhase.REHEARSE)
         if stepping and process.in_body == NO_STEP and self.supervisor.job.state.progress.commit_step >= 0:
             self._log(f"rank {process.rank}, pid {process.pid} on {process.node.node_id}, exits with 0 in its step")
