@@ -67,7 +67,7 @@ def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
     swap = recovery.swaps[node_id]
     hot = next((hot for hot in recovery.hot.values() if hot.seat == seat), None)
     if hot is not None:
-        if hot.ready:
+        if hot.ready and not _a_loop_begins(state):
             del recovery.swaps[node_id]
             protocol.recover(state, drained_ranks.move(state, node_id, swap.reason, now_s=now_s), now_s=now_s)
         return
@@ -79,6 +79,12 @@ def _go_on(state: JobState, node_id: str, *, now_s: float) -> None:
     else:
         del recovery.swaps[node_id]
         state.note("drain_undone", node=node_id, reason=why)
+
+
+def _a_loop_begins(state: JobState) -> bool:
+    """Returns whether a later loop has no state of its own yet: only new processes could be before its first step again."""
+    released_step = state.progress.released_step
+    return released_step != NO_STEP and state.progress.commit_step <= released_step and not state.protection.unprotected
 
 
 def _free_spare(state: JobState, swap: Swap, seat: int = -1) -> tuple[str | None, str]:

@@ -15,11 +15,14 @@ SCRIPT = str(Path(__file__).parents[1] / "support" / "data_parallel.py")
 
 
 def start(launcher: Launcher, *script: str) -> Job:
-    """A rank on each of two nodes and a spare; the second node is lost in step 20."""
+    """A rank on each of two nodes and a spare; the second node is lost once a commit is known."""
     nodes = ("--standalone", "--nnodes", "2", "--nproc-per-node", "1", "--spares", "1")
-    return launcher.start(
-        *nodes, "--on-loss", "exclude", "--summary-json", "summary.json", "--inject", "kill-node:1@20", SCRIPT, *script
-    )
+    job = launcher.start(*nodes, "--on-loss", "exclude", "--summary-json", "summary.json", SCRIPT, *script)
+    until(lambda: "hooked" in {event["event"] for event in job.events()}, 60, "the ranks have joined")
+    until(lambda: job.status()["commit_step"] > 0, 60, "a commit is known")
+    (node,) = [each for each in job.status()["nodes"] if [rank["rank"] for rank in each["ranks"]] == [1]]
+    assert job.ask("inject", "kill-node", str(node["index"])).returncode == 0
+    return job
 
 
 def recovered(job: Job) -> list[dict[str, Any]]:

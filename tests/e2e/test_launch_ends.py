@@ -110,8 +110,8 @@ def test_deadpool_stop(launcher: Launcher, script: str) -> None:
 
 
 def test_a_dead_node_takes_its_processes_and_its_vault_with_it(launcher: Launcher, script: str) -> None:
-    """An agent killed from outside, without hooks and without restarts: the job fails, saying which node."""
-    job = started(launcher, script)
+    """An agent killed from outside, without hooks, restarts and spares: the job fails, saying which node."""
+    job = started(launcher, "--spares", "0", script)
     node = next(each for each in job.status()["nodes"] if each["ranks"] and each["ranks"][0]["rank"] == 2)
     assert job.ask("inject", "kill-node", str(node["index"])).returncode == 0
     outcome = job.wait(40)

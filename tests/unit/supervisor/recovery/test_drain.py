@@ -198,6 +198,19 @@ def test_all_train_on_while_the_spare_gets_hot() -> None:
     assert scene.state.generation == 2, "it ended before it got the rank: its agent starts another one"
 
 
+def test_where_a_later_loop_begins_all_go_on_to_its_first_state_before_the_ranks_move() -> None:
+    """Who has been through what is between two loops cannot be before it again: processes would be replaced for nothing."""
+    scene = training()
+    assert scene.drain("node1") == ""
+    for said in (messages.RankFinished, messages.RankReopened):
+        for rank in range(4):
+            scene.say(scene.home(rank), said(generation=1, rank=rank, step=4))
+    rehearse(scene)
+    assert (scene.state.phase, scene.state.generation) == (Phase.RUN, 1)
+    scene.heartbeat(step=5, commit_step=5)
+    assert (scene.state.phase, scene.state.generation) == (Phase.RECOVER, 2)
+
+
 def test_a_drain_is_taken_back_while_the_spare_gets_hot() -> None:
     scene = training()
     scene.drain("node1")
