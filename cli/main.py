@@ -1,5 +1,7 @@
 """deadpool: what a person asks of a job. What takes long to import is imported by the command that needs it."""
 
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,7 +15,12 @@ from deadpool.host.version import PACKAGE
 
 
 def deadpool() -> None:
-    sys.exit(run(sys.argv[1:]))
+    """The command. It ends without freeing, one by one, what an answer about thousands of ranks consists of."""
+    exit_code = run(sys.argv[1:])
+    with contextlib.suppress(OSError):  # whoever has read it has gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def run(arguments: Sequence[str]) -> int:
