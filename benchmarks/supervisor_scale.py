@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine
 from benchmarks.simulated_agents import BEAT_S
+from deadpool.agent.relay.group import FULL_S
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.job_dir import locked_folder
 from deadpool.proto.secret import tls_token, write_private
@@ -37,6 +38,7 @@ from deadpool.supervisor.relays import GROUP
 _TIMEOUT_S = 25.0
 _STEADY_S = 8.0
 _SETTLE_S = 2.0
+_SETTLE_BEHIND_RELAYS_S = FULL_S + 2.0  # the first heartbeat of all is passed on in full
 _POLL_S = 0.05
 _SPARES = 1
 _COMMANDS = 5
@@ -195,7 +197,7 @@ def measure(agents: int, *, ranks: int, processes: int, group: int = 0, tls: boo
             simulated.of(0, do="join")
             simulated.wait("WarmUp", count=agents, since_s=began_s)
             _say(agents, f"{agents} agents welcomed after {welcomed_s:.2f} s, ranks started after {started_s:.2f} s")
-            time.sleep(_SETTLE_S)
+            time.sleep(_SETTLE_BEHIND_RELAYS_S if group else _SETTLE_S)
             found: dict[str, Any] = {"all_welcomed_s": welcomed_s, "all_ranks_started_s": started_s}
             found |= _steady(supervisor, simulated, agents)
             found["bytes_per_agent"] = (supervisor.process().memory_info().rss - empty_bytes) // agents
