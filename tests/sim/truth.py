@@ -174,10 +174,9 @@ class Truth:
 
     def lost(self, node_id: str) -> None:
         """The node's vault is gone, or out of the supervisor's reach."""
-        newest = max(self.generations, default=0)
-        self.losses[node_id] = newest
-        sizes = (self.world_size(newest), self.world_size(self.committed_in))
-        alone = min(sizes) <= self.nproc_per_node  # the job has, or had at its newest commit, one node: nobody holds replicas
+        self.losses[node_id] = newest = max(self.generations, default=0)
+        since = [number for number in self.generations if number >= self.committed_in] or [newest]
+        alone = min(map(self.world_size, since)) <= self.nproc_per_node  # since its newest commit the job has had one node
         self.excused |= alone or not (len(self.losses) <= self._copies() or self._are_one_rack(set(self.losses)))
 
     def _copies(self) -> int:
