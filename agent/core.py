@@ -5,7 +5,7 @@ out in order, and every started process is reported exactly once as exited, what
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from signal import SIGTERM
 from typing import assert_never
 
@@ -39,6 +39,7 @@ from deadpool.agent.events import (
 from deadpool.agent.gathering import Gathering, together
 from deadpool.agent.injections import Injections, command_for, concerns
 from deadpool.agent.processes.environment import STANDIN
+from deadpool.agent.rank_process import Process
 from deadpool.agent.roles import joining_role, starting_role
 from deadpool.agent.standins import Standins
 from deadpool.proto import messages
@@ -58,30 +59,6 @@ from deadpool.proto.messages import (
     Role,
     StartRanks,
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class Process:
-    """`generation`: the newest that it knows. `role`: who it is (None: a stand-in without a rank).
-
-    `hot`: a stand-in that has the role of a rank which others play, since it was ordered so in that generation; 0: it is none.
-    `prepared`: what it has said last when it had rehearsed.
-    """
-
-    number: int
-    rank: int | None
-    generation: int
-    role: Role | None = None
-    pid: int = 0
-    registered: bool = False
-    hot: int = 0
-    prepared: RankPrepared | None = None
-    killed: bool = False
-    superseded: bool = False  # killed for a newer process of the rank: nobody waits for its exit
-
-    @property
-    def waits(self) -> bool:
-        return self.rank is None and not self.killed
 
 
 class NodeCore:
