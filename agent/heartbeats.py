@@ -42,7 +42,7 @@ class Heartbeats:
             self._send(self.last)
 
     def watch_injections(self) -> None:
-        """Reads the ranks' call records every few milliseconds from now on, for as long as an injection waits."""
+        """Reads the ranks' call records every few milliseconds from now on, for as long as an injection waits or holds a rank."""
         if self._core.injections and not self._watching:
             self._watching = True
             asyncio.get_running_loop().call_soon(self._watch)
@@ -57,8 +57,12 @@ class Heartbeats:
             self._send(trouble)
 
     def _watch(self) -> None:
-        self._watching = bool(self._core.injections) and self._node is not None
-        if not self._watching or self._node is None:
+        if self._node is None:
+            self._watching = False
+            return
+        holding = self._node.hold_ranks(self._core)
+        self._watching = holding or bool(self._core.injections)
+        if not self._watching:
             return
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
         self._dispatch(HeadsRead(heads=self._node.heads(self._core), now_ns=time.monotonic_ns()))

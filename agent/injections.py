@@ -1,4 +1,7 @@
-"""When an injection is carried out, in the middle of the target's step, and by which command. Pure."""
+"""When an injection is carried out, in the middle of the target's step, and by which command. Pure.
+
+The target's ranks do not leave that step before (`holds`): steps of a few milliseconds would be over before a busy agent looks.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import assert_never
@@ -76,6 +79,17 @@ class Injections:
     def __bool__(self) -> bool:
         """Returns whether any waits for its moment."""
         return bool(self._waiting)
+
+    def holds(self, ranks: Collection[int]) -> dict[int, int]:
+        """Returns the step that each of this node's ranks must not leave yet; ranks that no injection waits for are not in it."""
+        found: dict[int, int] = {}
+        for injection in (*self._waiting.values(), *self._due.values()):
+            fault = FAULTS[injection.kind]
+            if injection.step == NO_STEP or injection.kind == CORRUPT_REPLICA or fault.hand not in (Hand.AGENT, Hand.TRAINER):
+                continue  # this agent does not carry it out, or not alone
+            for rank in ranks if fault.target is Target.NODE else {injection.target}.intersection(ranks):
+                found[rank] = min(injection.step, found.get(rank, injection.step))
+        return found
 
     def add(self, injection: Inject) -> None:
         """Notes the injection; one that is known already (they are sent again with every recovery) changes nothing."""

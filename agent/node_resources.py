@@ -108,6 +108,13 @@ class NodeResources:
         """Returns what the present process of each rank has written at the head of its call record."""
         return {rank: self.records.head(rank, process.pid) for rank, process in sorted(core.ranks().items())}
 
+    def hold_ranks(self, core: NodeCore) -> bool:
+        """Writes into each call record which step its rank must not leave yet; returns whether there is such a rank."""
+        holds = core.injections.holds(core.ranks())
+        for rank, process in core.ranks().items():
+            self.records.hold(rank, process.pid, holds.get(rank))
+        return bool(holds)
+
     def heartbeat(self, core: NodeCore, readings: tuple[Reading, ...]) -> Heartbeat:
         with skipped_when_exhausted():
             self.health = read_health()

@@ -1,9 +1,10 @@
 """The call record: a rank's counters in shared memory, written by the rank, read by its agent at any moment.
 
 One file `record-<rank>` per rank: a head (generation, step, commit, stall, pid), the numbers that the script has reported, and a
-table of groups. Each collective of a group writes its number, name and time on entry and on completion: a hang names its culprit
-(the rank that never entered call 1234 of dp_0). Writes are single aligned stores by one thread each; a reader may see a row half
-updated and must not mind.
+table of groups. One word is the agent's: the step that the rank does not leave before an injection was carried out. Each
+collective of a group writes its number, name and time on entry and on completion: a hang names its culprit (the rank that never
+entered call 1234 of dp_0). Writes are single aligned stores by one thread each; a reader may see a row half updated and must not
+mind.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ from pathlib import Path
 RECORD_BYTES = 64 << 10
 _HEAD = struct.Struct("<qqqqqqqqqqqqqqq")  # as in Head
 _SCRIPT_ENDED_AT = _HEAD.size  # one byte, which no write of the head touches
+_HELD_AT = 124  # the agent's word: 0, or one more than the step
+_HELD = struct.Struct("<i")
 _NUMBERS_AT = 128
 _NUMBER = struct.Struct("<32sd")
 MAX_NUMBERS = 16
@@ -100,6 +103,15 @@ class CallRecord:
     def end_script(self) -> None:
         """The script has ended by itself, without an error."""
         self._map[_SCRIPT_ENDED_AT] = 1
+
+    def hold(self, step: int | None) -> None:
+        """The agent's: an injection waits for this step; None when none does any more."""
+        _HELD.pack_into(self._map, _HELD_AT, 0 if step is None else step + 1)
+
+    def held(self) -> int | None:
+        """Returns the step that an injection waits for, None when none does."""
+        (following,) = _HELD.unpack_from(self._map, _HELD_AT)
+        return following - 1 if following else None
 
     def head(self) -> Head:
         """Returns the newest head; an empty one (no step, no commit) as long as none was written."""

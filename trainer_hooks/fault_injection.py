@@ -1,4 +1,7 @@
-"""Injected failures that happen inside the training process: noted on the link's thread, carried out in the step under way.
+"""Injected failures in the training process: noted on the link's thread, carried out in the step under way.
+
+A failure that the agent injects in a given step is waited for in that step, so that where it happens does not depend on how soon
+the agent of a busy machine looks.
 
 The step is entered at optimizer.step, the one place in the script's step that is ours.
 """
@@ -11,9 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from deadpool.proto.call_record import CallRecord
+
 _SLOW_S = 0.2
 _SLOW_STEPS = 10
 _ROOM_BYTES = 64 << 20  # other threads go on allocating meanwhile
+_HOLD_S = 5.0  # an agent that has not injected by then is not waited for
+_LOOK_S = 0.001
 
 
 class PendingInjections:
@@ -23,6 +30,7 @@ class PendingInjections:
         self._lose_network = lose_network
         self._waiting: deque[str] = deque()
         self._slow_steps = 0
+        self._let_go: int | None = None  # the step in which the agent was waited for without success
 
     def add(self, kind: str) -> None:
         """Any thread."""
@@ -30,6 +38,15 @@ class PendingInjections:
             self._lose_network()
         else:
             self._waiting.append(kind)
+
+    def hold(self, record: CallRecord, step: int, over: threading.Event) -> None:
+        """Main thread, in this step: returns when no injection waits for it, or for one before it. `over`: its generation is."""
+        deadline_s = time.monotonic() + _HOLD_S
+        while (held := record.held()) is not None and held <= step and held != self._let_go and not self._waiting:
+            if over.wait(_LOOK_S):
+                return
+            if time.monotonic() >= deadline_s:
+                self._let_go = held
 
     def in_step(self) -> None:
         """The main thread is in a step: whatever waits strikes now."""

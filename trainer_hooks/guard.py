@@ -362,6 +362,8 @@ class RankGuard:
 
         @wraps(step)
         def guarded(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if self.live:
+                self._session.injections.hold(self._session.record, self.next_step, self._session.cancelled)
             self._session.injections.in_step()
             self._protection.fence()
             with self._session.changed:

@@ -1,4 +1,4 @@
-"""Reads the call records of this node's ranks; each appears when its rank joins, and anew when another process plays it."""
+"""The call records of this node's ranks; each appears when its rank joins, and anew when another process plays it."""
 
 import contextlib
 from pathlib import Path
@@ -18,6 +18,12 @@ class CallRecords:
         record = self._record(rank)
         head = record.head() if record is not None else Head()
         return head if head.pid == pid else Head()
+
+    def hold(self, rank: int, pid: int, step: int | None) -> None:
+        """Tells the process `pid` which step it must not leave yet, None for none; no effect before it has written."""
+        record = self._record(rank)
+        if record is not None and record.head().pid == pid:
+            record.hold(step)
 
     def numbers(self, rank: int, pid: int) -> dict[str, float]:
         """Returns what the script of the process `pid` has reported."""

@@ -76,6 +76,34 @@ def test_who_carries_out_each_kind(kind: str, target: int, commands: list[Comman
     assert node.order(InjectionAck(injection_id=4)) == commands
 
 
+@pytest.mark.parametrize(
+    ("injections", "holds"),
+    [
+        ([("kill-rank", 1, 5)], {1: 5}),
+        ([("kill-node", 1, 5)], {0: 5, 1: 5}),
+        ([("kill-node", 1, 5), ("raise-rank", 0, 3), ("freeze-rank", 1, 8)], {0: 3, 1: 5}),
+        ([("kill-rank", 1, NO_STEP), ("kill-rank", 2, 5), ("kill-node", 0, 5)], {}),  # for now; of another node
+        ([("kill-supervisor", 0, 5), ("partition-node", 1, 5), ("corrupt-replica", 1, 5)], {}),  # others carry them out
+    ],
+)
+def test_which_step_is_held_for_an_injection(injections: list[tuple[str, int, int]], holds: dict[int, int]) -> None:
+    node = Node()
+    node.run(node.start(0, 1))
+    for number, (kind, target, step) in enumerate(injections):
+        node.order(Inject(injection_id=number, kind=kind, target=target, step=step))
+    assert node.core.injections.holds(node.core.ranks()) == holds
+
+
+def test_a_step_is_held_until_the_injection_is_carried_out() -> None:
+    node = Node()
+    node.run(node.start(0, 1))
+    node.order(Inject(injection_id=4, kind="freeze-rank", target=1, step=5))
+    node.event(HeadsRead(heads={0: Head(), 1: Head(step=5, step_began_ns=1, commit_step=5)}, now_ns=2000))
+    assert node.core.injections.holds(node.core.ranks()) == {1: 5}
+    node.order(InjectionAck(injection_id=4))
+    assert node.core.injections.holds(node.core.ranks()) == {}
+
+
 def test_a_replica_is_corrupted_where_it_is() -> None:
     """Its rank's node says when, the holder carries it out."""
     node = Node()

@@ -29,6 +29,20 @@ def test_a_reader_sees_what_the_writer_wrote(path: Path) -> None:
     reader.close()
 
 
+def test_the_agent_holds_a_step_beside_all_that_the_rank_writes(path: Path) -> None:
+    writer, reader = CallRecord(path, create=True), CallRecord(path, create=False)
+    assert writer.held() is None
+    reader.hold(0)
+    writer.write_head(Head(pid=7, step=3))
+    writer.end_script()
+    writer.report("loss", 3.5)
+    assert (writer.held(), reader.head().script_ended, reader.numbers()) == (0, True, {"loss": 3.5})
+    reader.hold(None)
+    assert writer.held() is None
+    writer.close()
+    reader.close()
+
+
 def test_numbers_of_the_script_have_a_row_each(path: Path) -> None:
     writer, reader = CallRecord(path, create=True), CallRecord(path, create=False)
     row = writer.add_group("world")

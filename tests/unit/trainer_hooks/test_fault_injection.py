@@ -2,9 +2,11 @@
 
 import resource
 import threading
+from pathlib import Path
 
 import pytest
 
+from deadpool.proto.call_record import CallRecord
 from deadpool.proto.faults import FAULTS, Hand
 from deadpool.trainer_hooks.fault_injection import PendingInjections
 
@@ -45,6 +47,33 @@ def test_a_hanging_rank_stays_in_its_step() -> None:
     thread.start()
     thread.join(0.2)
     assert thread.is_alive()
+
+
+@pytest.mark.parametrize(("held", "step"), [(None, 5), (6, 5)])
+def test_a_step_that_no_injection_waits_for_is_not_held(tmp_path: Path, held: int | None, step: int) -> None:
+    record = CallRecord(tmp_path / "record", create=True)
+    record.hold(held)
+    strikes().hold(record, step, threading.Event())
+
+
+@pytest.mark.parametrize("step", [5, 6])  # the next one will do
+def test_a_step_is_held_until_the_agent_has_injected(tmp_path: Path, step: int) -> None:
+    writer, record = CallRecord(tmp_path / "record", create=True), CallRecord(tmp_path / "record", create=False)
+    record.hold(5)
+    thread = threading.Thread(target=strikes().hold, args=(writer, step, threading.Event()))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    record.hold(None)
+    thread.join()
+
+
+def test_a_step_is_not_held_beyond_its_generation_nor_once_the_failure_is_here(tmp_path: Path) -> None:
+    record, over = CallRecord(tmp_path / "record", create=True), threading.Event()
+    record.hold(5)
+    strikes("raise-rank").hold(record, 5, over)
+    over.set()
+    strikes().hold(record, 5, over)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, fault in FAULTS.items() if fault.hand is not Hand.TRAINER])
