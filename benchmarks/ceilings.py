@@ -1,6 +1,7 @@
 """What this machine can do at most: the figures beside which the data plane's are to be read, all in GB/s.
 
-Each function returns one figure for every repeat. Buffers have been touched before: no page fault is measured.
+Each function returns one figure for every repeat, each method of Memory one for its call. Buffers have been touched before: no
+page fault is measured.
 """
 
 import json
@@ -37,24 +38,31 @@ if rank == 0:
 """
 
 
+def rate(size_bytes: int, act: Callable[[], object]) -> float:
+    """Returns GB/s of one call."""
+    began_s = time.perf_counter()
+    act()
+    return size_bytes / (time.perf_counter() - began_s) / 1e9
+
+
 def rates(size_bytes: int, repeats: int, act: Callable[[], object]) -> list[float]:
     """Returns GB/s of each call but the first."""
-    times_s = []
-    for _ in range(repeats + 1):
-        began_s = time.perf_counter()
-        act()
-        times_s.append(time.perf_counter() - began_s)
-    return [size_bytes / each_s / 1e9 for each_s in times_s[1:]]
+    return [rate(size_bytes, act) for _ in range(repeats + 1)][1:]
 
 
-def memcpy(size_bytes: int, repeats: int) -> list[float]:
-    source, target = torch.ones(size_bytes, dtype=torch.uint8), torch.zeros(size_bytes, dtype=torch.uint8)
-    return rates(size_bytes, repeats, lambda: target.copy_(source))
+class Memory:
+    """memcpy and xxh3, a call at a time: they take turns with what is measured beside them, and meet the same machine."""
 
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._source, self._target = (torch.full((size_bytes,), value, dtype=torch.uint8) for value in (1, 0))
 
-def xxh3(size_bytes: int, repeats: int) -> list[float]:
-    data = torch.ones(size_bytes, dtype=torch.uint8).numpy().data
-    return rates(size_bytes, repeats, lambda: xxhash.xxh3_64_intdigest(data))
+    def memcpy(self) -> float:
+        return rate(self._size_bytes, lambda: self._target.copy_(self._source))
+
+    def xxh3(self) -> float:
+        data = self._source.numpy().data
+        return rate(self._size_bytes, lambda: xxhash.xxh3_64_intdigest(data))
 
 
 def socket_loop(size_bytes: int, repeats: int) -> list[float]:

@@ -6,7 +6,8 @@
 One rank's protection and the holder of its replicas, each in a process of its own; compute is a wait, so that both cores are
 free for copies. For each size, `--repeats` times, everything kept:
 
-memcpy, xxh3, socket_loop, mpi_loop   the ceilings (ceilings.py); mpi_loop: null where mpi4py or mpiexec is missing
+memcpy, xxh3, socket_loop, mpi_loop   the ceilings (ceilings.py), the first two in turns with the snapshots; mpi_loop: null where
+                   mpi4py or mpiexec is missing
 copy, snapshot     from the boundary until the training may go on changing the tensors; until the slot is sealed
 checksum           every item of a sealed slot read again
 replicate          a sealed slot sent to the holder, verified and sealed there
@@ -19,7 +20,7 @@ training           `--steps` steps of `--compute-s` each, with --snapshot-every 
 ticks              a thread that computes in short pieces while a state is copied and sent, beside the same thread alone: how long
                    it waits for the interpreter's lock in all, and its longest tick (interpreter_lock.py)
 
-It takes five times the state in memory, two of it for the replicas. Progress goes to stderr, JSON to stdout.
+It takes seven times the state in memory, two of it for the replicas. Progress goes to stderr, JSON to stdout.
 """
 
 import argparse
@@ -45,28 +46,30 @@ from deadpool.trainer_hooks.protection.restore import from_elsewhere, from_own_s
 from deadpool.trainer_hooks.protection.vaults import Vaults
 
 CEILINGS: dict[str, Callable[[int, int], list[float] | None]] = {
-    "memcpy": ceilings.memcpy,
-    "xxh3": ceilings.xxh3,
     "socket_loop": ceilings.socket_loop,
     "mpi_loop": ceilings.mpi_loop,
 }
 
 
 def of_snapshots(rank: ProtectedRank, repeats: int) -> dict[str, list[float]]:
-    """Returns GB/s of copy, snapshot, checksum and restore from the own slot, of a rank without holders."""
-    found: dict[str, list[float]] = {"copy": [], "snapshot": [], "checksum": [], "restore_own": []}
+    """Returns GB/s of copy, snapshot, checksum and restore from the own slot, of a rank without holders, and of the ceilings."""
+    found: dict[str, list[float]] = {name: [] for name in ("memcpy", "xxh3", "copy", "snapshot", "checksum", "restore_own")}
+    memory = ceilings.Memory(rank.size_bytes)
     rank.settle()
+    memory.memcpy()
     for _ in range(repeats):
+        found["memcpy"].append(memory.memcpy())
+        found["xxh3"].append(memory.xxh3())
         boundary = rank.train_step()
         boundary.copied.wait()
         found["copy"].append(rate(rank, rank.handed_over_s))
         boundary.settled.wait()
-        found["snapshot"].append(rate(rank, rank.handed_over_s))
+        found["snapshot"].append(rate(rank, rank.handed_over_s, boundary.settled.at_s))
         rank.wait_committed()
-        began_s = time.perf_counter()
+        began_s = time.monotonic()
         assert rank.slots.find_whole(boundary.state) is not None
         found["checksum"].append(rate(rank, began_s))
-        began_s = time.perf_counter()
+        began_s = time.monotonic()
         from_own_slot(rank.state, rank.slots, boundary.state, "rank")
         found["restore_own"].append(rate(rank, began_s))
     return found
@@ -83,14 +86,14 @@ def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str
         state = StateId(generation=1, step=rank.step - 1)
         slot = rank.slots.find(state)
         assert slot is not None
-        began_s = time.perf_counter()
+        began_s = time.monotonic()
         rank.send_again(slot)
         found["replicate"].append(rate(rank, began_s))
         source = Source(rank=0, kind=SourceKind.REPLICA, slot_generation=state.generation, endpoint=holder)
-        began_s = time.perf_counter()
+        began_s = time.monotonic()
         from_elsewhere(rank.state, source, state.step, Vaults(token=TOKEN))
         found["restore_replica"].append(rate(rank, began_s))
-        began_s = time.perf_counter()
+        began_s = time.monotonic()
         from_elsewhere(rank.state, source, state.step, Vaults(token=TOKEN, node_id=holder.node_id, folder=folder_of(holder)))
         found["restore_near"].append(rate(rank, began_s))
     return found
@@ -128,15 +131,16 @@ def of_ticks(rank: ProtectedRank, repeats: int) -> dict[str, list[dict[str, floa
         rank.train_step()
         protected = tick(lambda: rank.step - 1 not in rank.commits[-1:])
         rank.wait_committed()
-        until_s = time.perf_counter() + protected.wall_s
-        alone = tick(lambda until_s=until_s: time.perf_counter() < until_s)  # type: ignore[misc]
+        until_s = time.monotonic() + protected.wall_s
+        alone = tick(lambda until_s=until_s: time.monotonic() < until_s)  # type: ignore[misc]
         found["protected"].append(protected.figures())
         found["alone"].append(alone.figures())
     return found
 
 
-def rate(rank: ProtectedRank, began_s: float) -> float:
-    return rank.size_bytes / (time.perf_counter() - began_s) / 1e9
+def rate(rank: ProtectedRank, began_s: float, ended_s: float = 0.0) -> float:
+    """Returns GB/s up to that time; 0: to now."""
+    return rank.size_bytes / ((ended_s or time.monotonic()) - began_s) / 1e9
 
 
 def measure(size_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:

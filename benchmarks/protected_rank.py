@@ -88,7 +88,7 @@ class ProtectedRank:
         self.vault.reserve_snapshots(0, self.slot_bytes, 0)
         self.slots = OwnSlots(self.vault.folder, 0, CpuEngine())
         self.counters, self.step = Counters(), 0
-        self.handed_over_s = 0.0  # when the newest state was
+        self.handed_over_s = 0.0  # when the newest state was, monotonic
         self.commits: list[int] = []
         self._cancelled = threading.Event()
         store = HashStore()
@@ -139,7 +139,7 @@ class ProtectedRank:
             meta=self.state.capture_meta(),
         )
         self.step += 1
-        self.handed_over_s = time.perf_counter()
+        self.handed_over_s = time.monotonic()
         self.protector.submit(boundary)
         return boundary
 

@@ -20,7 +20,8 @@ from deadpool.trainer_hooks.protection.copy_groups import CopyGroup
 from deadpool.trainer_hooks.protection.gather import Gather
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState
 
-STEP_BYTES = 512 << 10  # of a large tensor, copied and then read again: the bytes and their copy fit into a core's second cache
+STEP_BYTES = 256 << 10  # of a large tensor, copied and then read again: bytes and copy stay in half of a core's second cache
+PART_BYTES = 512 << 10  # of a large tensor, after which the senders hear that it has landed
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +115,13 @@ class Copier:
             return
         if part.begin == 0:
             self._total = xxhash.xxh3_64()
+        offset = part.group.begin
+        self._total.update(self._data[offset + part.begin : offset + part.end])
         self._part_landed(part.group, part.begin, part.end)
 
     def _part_landed(self, group: CopyGroup, begin: int, end: int) -> None:
-        """These bytes of a large item lie in the slot, and so do those before them."""
+        """These bytes of a large item lie in the slot, and so do those before them; the checksum has all of them."""
         item = group.items[0]
-        self._total.update(self._data[item.offset + begin : item.offset + end])
         if self._outgoing is not None:
             self._outgoing.part_landed(group, item.offset + begin, item.offset + end)
         if end == item.nbytes:
@@ -164,11 +166,16 @@ class Copier:
         if expected is not None and self._is_there(index, source, expected):
             self._landed(group, [expected])
             return
-        self._total = xxhash.xxh3_64()
-        from_, to = address_of(source), address_of(self._data[item.offset : item.offset + item.nbytes])
-        for begin in range(0, item.nbytes, STEP_BYTES):
-            end = min(item.nbytes, begin + STEP_BYTES)
-            copy_bytes(from_ + begin, to + begin, end - begin)
+        self._total = total = xxhash.xxh3_64()
+        data = self._data[item.offset : item.offset + item.nbytes]
+        from_, to = address_of(source), address_of(data)
+        part_bytes = PART_BYTES if self._outgoing is not None and group.unique else item.nbytes
+        for begin in range(0, item.nbytes, part_bytes):
+            end = min(item.nbytes, begin + part_bytes)
+            for at in range(begin, end, STEP_BYTES):
+                upto = min(end, at + STEP_BYTES)
+                copy_bytes(from_ + at, to + at, upto - at)
+                total.update(data[at:upto])
             self._part_landed(group, begin, end)
         self.copied_bytes += item.nbytes
 
