@@ -6,7 +6,7 @@ out in order, and every started process is reported exactly once as exited, what
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM
 from typing import assert_never
 
 from deadpool.agent.events import (
@@ -244,6 +244,7 @@ class NodeCore:
             yield self._refusal()
             return
         self._starting = order
+        self._last_exits.clear()
         self._standins.started(order.generation)
         yield from self._supersede()
         yield from self._start_when_clear()
@@ -262,7 +263,6 @@ class NodeCore:
         if order is None or any(process.rank is not None for process in self.processes.values()):
             return
         self._starting = None
-        self._last_exits.clear()
         yield DropSnapshots()
         yield from self._use_edges(order.generation, order.placements)
         for placement in order.placements:
@@ -414,6 +414,7 @@ class NodeCore:
 
     def _kill_ranks(self, ranks: tuple[int, ...]) -> Iterator[Command]:
         live = self.ranks()
+        self._do_not_start(ranks)
         for rank in ranks:
             if rank in live:
                 live[rank].killed = True
@@ -421,6 +422,18 @@ class NodeCore:
                 yield KillProcess(process=live[rank].number)
             elif rank in self._last_exits:  # it was quicker: say so in the generation that asks
                 yield Report(message=replace(self._last_exits[rank], generation=self.generation))
+
+    def _do_not_start(self, ranks: tuple[int, ...]) -> None:
+        """Of these ranks' processes, those that wait for an earlier life's end are not started: that is the end of each."""
+        if self._starting is None:
+            return
+        for placement in self._starting.placements:
+            if placement.rank in ranks:
+                self._last_exits[placement.rank] = RankExited(
+                    generation=self.generation, rank=placement.rank, pid=0, exit_code=128 + SIGKILL, signal=SIGKILL
+                )
+        left = tuple(placement for placement in self._starting.placements if placement.rank not in ranks)
+        self._starting = replace(self._starting, placements=left) if left else None
 
     # ------------------------------------------------------------ a recovery
 

@@ -157,7 +157,7 @@ class Job:
                 hot_nodes.heard(state, node_id, message, now_s=now_s)
             case messages.RankExited() if (node_id, message.pid) in state.roster.retired:
                 state.roster.retired.discard((node_id, message.pid))
-                self._drained_ended(node_id, message.rank, now_s)
+                self._drained_ended(node_id, message, now_s)
             case messages.HostTrouble():
                 host_pressure.host_trouble(state, node_id, message)
             case messages.EdgeChanged():
@@ -167,7 +167,7 @@ class Job:
             case messages.RankJoined():
                 self._rank_joined(node_id, message, now_s)
             case messages.RankExited():
-                self._drained_ended(node_id, message.rank, now_s)
+                self._drained_ended(node_id, message, now_s)
                 if state.roster.plays(node_id, message.rank, message.generation, message.pid):
                     rank_exited(state, node_id, message, now_s)
             case messages.LaunchFailed():
@@ -180,11 +180,11 @@ class Job:
                 if message.generation == state.generation and state.phase is not Phase.END:
                     self._answered(node_id, message, now_s)
 
-    def _drained_ended(self, node_id: str, rank: int, now_s: float) -> None:
+    def _drained_ended(self, node_id: str, exited: messages.RankExited, now_s: float) -> None:
         """A rank's process has ended: if one on a drained node was awaited for it, it is not any more."""
         state = self.state
-        if state.recovery.drained.get(rank) == node_id:
-            drained_ranks.forget(state, {rank})
+        if state.recovery.drained.get(exited.rank) == node_id:
+            drained_ranks.ended(state, exited)
             if state.recovery.attempt is not None:
                 plan_if_ready(state, state.recovery.attempt, now_s=now_s)
 
@@ -232,11 +232,10 @@ class Job:
                 return
             case _:
                 pass
-        if isinstance(message, messages.RankPrepared) and state.recovery.drained.get(message.rank) == node_id:
-            state.progress.commit_known(message.commit_step)
-            drained_ranks.prepared(state, message, node_id)
-            return
         if not state.roster.plays(node_id, message.rank, message.generation):
+            if isinstance(message, messages.RankPrepared) and state.recovery.drained.get(message.rank) == node_id:
+                state.progress.commit_known(message.commit_step)
+                drained_ranks.prepared(state, message, node_id)
             return
         match message:
             case messages.RankBroken():

@@ -79,14 +79,16 @@ class Source(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., kind: _Optional[str] = ..., slot_generation: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("rank", "slot_generation", "endpoint")
+    __slots__ = ("rank", "slot_generation", "endpoint", "kind")
     RANK_FIELD_NUMBER: _ClassVar[int]
     SLOT_GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     rank: int
     slot_generation: int
     endpoint: Endpoint
-    def __init__(self, rank: _Optional[int] = ..., slot_generation: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ...) -> None: ...
+    kind: str
+    def __init__(self, rank: _Optional[int] = ..., slot_generation: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class LaunchFailed(_message.Message):
     __slots__ = ("generation", "reason")

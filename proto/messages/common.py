@@ -18,7 +18,7 @@ class SourceKind(StrEnum):
     VAULT = "vault"  # the rank's own snapshot, in the vault of the node where the rank now lives
     REPLICA = "replica"  # unique part and metadata from the replica's holder, the rest from peers' snapshots
     ELSEWHERE = "elsewhere"  # the rank's own snapshot, all of it, in the vault of a live node where the rank lived before
-    PEER = "peer"  # another rank's snapshot: of a rank that was excluded, and returns to those that hold all that it held
+    PEER = "peer"  # a copy of another rank's state: of a rank that was excluded, and returns to those that hold all that it held
 
 
 @message
@@ -76,7 +76,7 @@ class Source:
     """Where a rank gets S_resume_step from. `slot_generation`: the generation in which that state was stepped to (any kind).
 
     `endpoint`: the holder (REPLICA, ELSEWHERE). `peers`: every usable snapshot of the resume step, for the replicated items; for
-    all items, any of them (PEER).
+    all items, any of them (PEER), and after the snapshots any replica that has all items of its rank.
     """
 
     rank: int
@@ -91,6 +91,7 @@ class Peer:
     rank: int
     slot_generation: int
     endpoint: Endpoint
+    kind: SlotKind = SlotKind.SNAPSHOT
 
 
 @message

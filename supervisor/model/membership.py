@@ -18,7 +18,7 @@ class NodeRole(StrEnum):
     MEMBER = "member"
     SPARE = "spare"
     DRAINED = "drained"  # alive, serves its vault; a person or Slurm wants it free of ranks
-    FAULTY = "faulty"  # alive, serves its vault, but gets no ranks: its processes failed too often
+    FAULTY = "faulty"  # alive, serves its vault, but gets no ranks while there are others: its processes failed too often
     LOST = "lost"
 
 
@@ -29,6 +29,7 @@ class Node:
     `lost_why`, `lost_s`: of one that was lost, and since when.
     `drained`: as long as this agent lives, or the node is asked back, also when its connection was lost meanwhile. `ready`: of a
     spare, whether as many stand-ins wait as it may have to play ranks; None: never so far. `domain`: nodes of one fail together.
+    `gave_up`: of a faulty one, that it has had ranks, which are others' now.
     """
 
     node_id: str
@@ -39,6 +40,7 @@ class Node:
     stopped: bool = False
     drained: bool = False
     ready: bool | None = None
+    gave_up: bool = False
     domain: str = ""
     lost_why: str = ""
     lost_s: float = 0.0
@@ -191,6 +193,7 @@ class Roster:
         self.live_count -= role is NodeRole.LOST and self.nodes[node_id].live
         self.nodes[node_id].role = role
         self.nodes[node_id].drained |= role is NodeRole.DRAINED
+        self.nodes[node_id].gave_up = role is NodeRole.FAULTY and node_id in self.seats
         if node_id not in self.seats:
             return ()
         node_rank = self.seats.index(node_id)

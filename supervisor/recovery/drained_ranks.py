@@ -4,7 +4,7 @@
 Over JobState.
 """
 
-from deadpool.proto.messages import KillRanks, RankPrepared, WarmUp
+from deadpool.proto.messages import KillRanks, RankExited, RankPrepared, WarmUp
 from deadpool.supervisor.model.failure import Failure, FailureClass
 from deadpool.supervisor.model.membership import Node, NodeRole
 from deadpool.supervisor.model.state import JobState
@@ -54,6 +54,13 @@ def prepared(state: JobState, message: RankPrepared, node_id: str) -> None:
         attempt.owing.add(node_id)
 
 
+def ended(state: JobState, exited: RankExited) -> None:
+    """This process has ended, and has left behind how far its script was."""
+    state.progress.commit_known(exited.commit_step)
+    state.roster.yields(state.roster.ranks[exited.rank], exited.yielded)
+    forget(state, {exited.rank})
+
+
 def forget(state: JobState, ranks: set[int]) -> None:
     """These processes have ended, or are as good as: nobody waits for them."""
     state.recovery.drained = {rank: node for rank, node in state.recovery.drained.items() if rank not in ranks}
@@ -65,19 +72,22 @@ def on_node(state: JobState, node_id: str) -> set[int]:
     return {rank for rank, node in state.recovery.drained.items() if node == node_id}
 
 
-def end(state: JobState, node_id: str = "") -> None:
-    """The processes that nobody needs any more are killed: on that node, or on all."""
+def end(state: JobState) -> None:
+    """Nobody needs these processes any more: they are killed."""
     for each in sorted(set(state.recovery.drained.values())):
-        if node_id in ("", each):
-            ranks = on_node(state, each)
-            reason = f"{each} is drained"
-            state.send(each, KillRanks(generation=state.generation, ranks=tuple(sorted(ranks)), reason=reason))
-            forget(state, ranks)
+        _kill(state, each)
+        forget(state, on_node(state, each))
+
+
+def _kill(state: JobState, node_id: str) -> None:
+    ranks = tuple(sorted(on_node(state, node_id)))
+    if ranks:
+        state.send(node_id, KillRanks(generation=state.generation, ranks=ranks, reason=f"{node_id} is drained"))
 
 
 def take_back(state: JobState, node: Node) -> None:
-    """A node that was drained may have ranks again."""
-    end(state, node.node_id)
+    """A node that was drained may have ranks again. Its processes are killed; a recovery still waits for what they leave behind."""
+    _kill(state, node.node_id)
     node.role, node.drained = NodeRole.SPARE, False
     if state.recovery.draining == node.node_id:
         state.recovery.draining = ""

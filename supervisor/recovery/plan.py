@@ -10,6 +10,7 @@ from deadpool.proto.messages import NO_STEP, CopyConflict, Endpoint, Peer, Slot,
 from deadpool.supervisor.model.lineage import Sent, usable
 
 _Snapshots = dict[tuple[int, int], tuple[int, str]]  # (rank, step) -> (generation, node)
+_Replicas = dict[tuple[int, int], list[tuple[str, Slot]]]  # (rank, step) -> (node, replica)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +105,14 @@ def plan_recovery(
     `homes[r]`: the node where rank r is placed. `vaults`: what each live node's vault holds; nodes without endpoint are not used.
     For each rank, its live state comes first, then its snapshot at home, then a replica (one at home before others), then its
     snapshot on a live node where it lived before (the newest generation of each). A replica does not count on a peer that it has
-    been found to contradict. `excluded` ranks need no source. For `stale` ones, which were so, any other rank's snapshot is one:
-    it holds the same.
+    been found to contradict. `excluded` ranks need no source. For `stale` ones, which were so, any other rank's snapshot is one,
+    or a replica that leaves nothing out: that rank holds the same.
     """
     ranks = [rank for rank in range(len(homes)) if rank not in excluded]
     states = {each.rank: each for each in live if usable(each.generation, each.step, lineage)}
     at_home: dict[tuple[int, int], int] = {}
     snapshots: _Snapshots = {}
-    replicas: dict[tuple[int, int], list[tuple[str, Slot]]] = {}
+    replicas: _Replicas = {}
     for node_id, slots in sorted(vaults.items()):
         for slot in slots:
             if node_id not in endpoints or not usable(slot.generation, slot.step, lineage):
@@ -146,7 +147,7 @@ def plan_recovery(
             generation, node_id = snapshots[rank, step]
             return Source(rank=rank, kind=SourceKind.ELSEWHERE, slot_generation=generation, endpoint=endpoints[node_id])
         if rank in stale:
-            return _from_any_peer(rank, [each for each in ranks if each not in stale], step, snapshots, endpoints)
+            return _from_any_peer(rank, [each for each in ranks if each not in stale], step, snapshots, replicas, endpoints)
         return None
 
     steps = {state.step for state in states.values()} | {step for _, step in (*snapshots, *replicas)}
@@ -196,13 +197,22 @@ def _peers(
 
 
 def _from_any_peer(
-    rank: int, others: Sequence[int], step: int, snapshots: _Snapshots, endpoints: Mapping[str, Endpoint]
+    rank: int,
+    others: Sequence[int],
+    step: int,
+    snapshots: _Snapshots,
+    replicas: _Replicas,
+    endpoints: Mapping[str, Endpoint],
 ) -> Source | None:
     """Returns the source of a rank that returns to those that hold all that it held."""
-    found = [(other, *snapshots[other, step]) for other in others if (other, step) in snapshots]
+    found = [(other, *snapshots[other, step], SlotKind.SNAPSHOT) for other in others if (other, step) in snapshots]
+    whole = ((other, held) for other in others for held in replicas.get((other, step), ()) if not held[1].peer_sets)
+    found += [(other, slot.generation, node_id, SlotKind.REPLICA) for other, (node_id, slot) in whole]
     if not found:
         return None
-    peers = tuple(Peer(rank=other, slot_generation=made, endpoint=endpoints[node_id]) for other, made, node_id in found)
+    peers = tuple(
+        Peer(rank=other, slot_generation=made, endpoint=endpoints[node_id], kind=kind) for other, made, node_id, kind in found
+    )
     return Source(rank=rank, kind=SourceKind.PEER, slot_generation=peers[0].slot_generation, peers=peers)
 
 

@@ -4,7 +4,7 @@ Over JobState.
 """
 
 from deadpool.proto.config import OnExhausted
-from deadpool.supervisor.model.membership import NodeRole, choose_members, choose_spare
+from deadpool.supervisor.model.membership import Node, NodeRole, choose_members, choose_spare
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.recovery import drained_ranks
 
@@ -40,12 +40,24 @@ def fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
             drained_ranks.take_back(state, draining)
             state.note("drain_undone", node=draining.node_id, reason=why)
             spare, why = chosen(node_rank)
+        if spare is None and (faulty := _faulty_again(state)) is not None:
+            faulty.role = NodeRole.SPARE
+            state.note("kept_on_node", node=faulty.node_id, reason=f"{why}: it gets ranks again")
+            spare, why = chosen(node_rank)
         if spare is not None:
             _seat(state, node_rank, spare, why)
         elif state.config.on_exhausted is OnExhausted.ABORT:
             state.end(1, f"{reason}; {why} (--on-exhausted abort)", now_s=now_s)
             return False
     return True
+
+
+def _faulty_again(state: JobState) -> Node | None:
+    """Returns a node that has given up its ranks for failing too often, and lives: it comes before waiting for nobody."""
+    if state.config.on_exhausted is not OnExhausted.WAIT:
+        return None
+    faulty = [node for node in state.roster.live() if node.role is NodeRole.FAULTY and node.gave_up]
+    return min(faulty, key=lambda node: node.index, default=None)
 
 
 def _seat(state: JobState, node_rank: int, spare: str, why: str) -> None:

@@ -112,8 +112,8 @@ HEADINGS: dict[str, dict[str, EventKind]] = {
         "node_lost": _event(
             "A node is gone, with these ranks; `spares_left`: it was a spare.", {"ranks": R, "spares_left": W}, node=T, reason=T
         ),
-        "node_faulty": _event("A node gets no ranks any more.", {"rule": T}, node=T, cause=T),
-        "kept_on_node": _event("A node that should have been given up keeps its ranks: there is no other.", node=T, reason=T),
+        "node_faulty": _event("A node gets no ranks any more, as long as there are others.", {"rule": T}, node=T, cause=T),
+        "kept_on_node": _event("A node that was or should have been given up has ranks: there is no other.", node=T, reason=T),
         "collective_failed": _event(
             "A rank reports a collective that failed; `error_names`: the node in its text.",
             rank=W,

@@ -132,7 +132,7 @@ class SimRelay:
             self.world.at(self.world.between(0, 0.5), self._again)
 
     def _again(self) -> None:
-        if self.node.alive and self.node.welcomed and self.up is None:
+        if self.node.alive and self.node.up is not None and self.node.welcomed and self.up is None:
             self.connect()
 
     def _pass_on(self) -> None:
@@ -157,6 +157,7 @@ class SimRelay:
                 pipes[1].send(order)
 
     def lost(self, down: Pipe) -> None:
-        """Its connection to the supervisor has ended, or is given up."""
+        """Its connection to the supervisor has ended. As long as its agent has one it opens another."""
         if self.down is down:
             self.drop()
+            self.world.at(self.world.between(0, 0.5), self._again)

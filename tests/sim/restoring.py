@@ -73,4 +73,4 @@ def _from_replica(rank: "SimRank", source: Source, state: StateId) -> tuple[int 
 def _peer_content(node: "SimNode", peer: messages.Peer, step: int) -> int | None:
     other = node.other(peer.endpoint)
     state = StateId(generation=peer.slot_generation, step=step)
-    return None if other is None else other.vault.content(SlotKind.SNAPSHOT, peer.rank, state)
+    return None if other is None else other.vault.content(peer.kind, peer.rank, state)

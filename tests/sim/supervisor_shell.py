@@ -97,6 +97,7 @@ class SupervisorShell(ABC):
         self.is_down = False
         self.term = 0
         self._generation = 0  # of the newest whole line
+        self._planned = 0  # the newest generation whose plan was looked at
 
     def _no_relays(self) -> Relays:
         return Relays(above=self.config.relay_above, group=_GROUP)
@@ -287,7 +288,7 @@ class SupervisorShell(ABC):
         self.past.append((event, now_s))
         generation, hooked = self.job.state.generation, self.job.state.hooked
         commands = self.job.handle(event, now_s=now_s)
-        self._validate()
+        self._validate(commands)
         for command in commands:
             if isinstance(command, Note) and command.event == "node_lost":
                 lost = str(command.fields["node"])
@@ -307,11 +308,15 @@ class SupervisorShell(ABC):
         if not self.is_down:
             self._set_alarm()
 
-    def _validate(self) -> None:
+    def _validate(self, commands: list[Command]) -> None:
         try:
             validate(self.job.state)
         except AssertionError as broken:
             raise self.truth.fail(str(broken)) from broken
+        plans = [each.order for each in commands if isinstance(each, SendOrder) and isinstance(each.order, Reform)]
+        for plan in (each for each in plans if each.generation > self._planned):
+            self._check_plan(plan)
+        self._planned = max([self._planned, *(each.generation for each in plans)])
 
     def _decided(self, generation: int, hooked: bool) -> None:
         """The event is written: what it leads to is decided, whoever carries it out. Before it these were the job's."""
@@ -356,7 +361,7 @@ class SupervisorShell(ABC):
         while not self.is_down and (commands := self.job.tick(now_s=now_s)):
             self.past.append((None, now_s))
             self._unwritten = 0  # what came before this line is in the journal with it
-            self._validate()
+            self._validate(commands)
             self._generation = self.job.state.generation
             self._carry_out(commands)
         if not self.is_down:
@@ -367,8 +372,6 @@ class SupervisorShell(ABC):
         for command in commands:
             match command:
                 case SendOrder(node_id=node_id, order=order):
-                    if isinstance(order, Reform) and order.generation == self.job.state.generation:
-                        self._check_plan(order)
                     self._ordered(order)
                     up = self._streams.get(node_id)
                     if up is not None:
@@ -445,6 +448,7 @@ class SupervisorShell(ABC):
         return command.number, session.heard, command.order
 
     def _check_plan(self, order: Reform) -> None:
+        """As it is made: sent once more, to an agent that has come back, it may name a node that was lost meanwhile."""
         live = {node.node_id for node in self.job.state.roster.live()}
         for source in order.sources:
             nodes = {peer.endpoint.node_id for peer in source.peers} | ({source.endpoint.node_id} if source.endpoint else set())

@@ -111,14 +111,15 @@ def from_elsewhere(state: TrainingState, source: Source, step: int, vaults: Vaul
 
 
 def from_any_peer(state: TrainingState, source: Source, step: int, vaults: Vaults) -> Restored:
-    """Restores a rank that was excluded, from the first snapshot of another rank that can be read: it holds all that it needs.
+    """Restores a rank that was excluded, from the first whole copy of another rank's state that can be read: it has all it needs.
 
     Who holds the same from now on is found out anew. Raises BadCopiesError when none can be read.
     """
     bad: list[BadCopy] = []
     failures: list[str] = []
     for peer in source.peers:
-        other = Source(rank=peer.rank, kind=SourceKind.ELSEWHERE, slot_generation=peer.slot_generation, endpoint=peer.endpoint)
+        kind = SourceKind.REPLICA if peer.kind is SlotKind.REPLICA else SourceKind.ELSEWHERE
+        other = Source(rank=peer.rank, kind=kind, slot_generation=peer.slot_generation, endpoint=peer.endpoint)
         try:
             restored = from_elsewhere(state, other, step, vaults)
         except DeadpoolError as error:

@@ -101,6 +101,25 @@ def test_a_start_from_scratch_waits_for_the_old_processes_and_keeps_quiet_about_
     assert [each.generation for each in commands if isinstance(each, StartProcess)] == [2, 2]
 
 
+def test_ranks_that_are_to_be_killed_while_their_start_waits_are_not_started() -> None:
+    """Whoever orders that waits for their ends, which are not those of the processes of before."""
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    node.exit(one)
+    node.start(0, 1, generation=2)
+    (exited,) = reports(node.order(KillRanks(generation=3, ranks=(1,), reason="")))
+    assert isinstance(exited, RankExited)
+    assert (exited.generation, exited.rank, exited.pid, exited.signal) == (3, 1, 0, 9)
+    assert reports(node.order(KillRanks(generation=4, ranks=(1,), reason=""))) == [replace(exited, generation=4)]
+    commands = node.exit(zero)
+    assert [each.rank for each in commands if isinstance(each, StartProcess)] == [0]
+    node = Node()
+    zero, one = node.run(node.start(0, 1))
+    node.start(0, 1, generation=2)
+    assert [each.rank for each in reports(node.order(KillRanks(generation=3, ranks=(0, 1), reason="")))] == [0, 1]
+    assert node.exit(zero) == node.exit(one) == []
+
+
 def test_a_stand_in_that_waits_gets_the_rank_immediately() -> None:
     node = Node()
     node.run(node.start(0, 1))

@@ -5,6 +5,7 @@ from supervising import Scene, snapshot, too_often
 
 from deadpool.proto import messages
 from deadpool.proto.config import OnExhausted
+from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.phase import Phase
 
 
@@ -75,6 +76,28 @@ def test_failing_node_keeps_its_ranks_when_there_is_no_spare() -> None:
     scene.killed(3)
     assert [node for node, _ in scene.took(messages.Assign)] == [1]
     assert scene.notes("kept_on_node")
+
+
+@pytest.mark.parametrize("then", ["its successor is lost", "another is lost before", "it is faulty by its readings"])
+def test_a_node_that_has_given_up_its_ranks_gets_some_before_the_job_waits_for_nobody(then: str) -> None:
+    scene = Scene(failure_rules=too_often(1))
+    scene.start(commit_step=4)
+    scene.killed(3)
+    scene.recover(step=5, survivors=[0, 1, 2], joiners=[3])
+    scene.bring_up(5)
+    if then == "another is lost before":
+        scene.killed(3, pid=0)
+        scene.lose(0)
+        assert scene.state.roster.seats == ["node1", "node2"]
+    elif then == "its successor is lost":
+        scene.killed(3, pid=0)
+        scene.lose(2)
+        assert scene.state.roster.seats == ["node0", "node1"]
+    else:  # a spare that never had ranks is not trusted with any
+        scene.state.roster.vacate("node2", NodeRole.FAULTY)
+        scene.lose(0)
+        assert scene.state.roster.seats == [None, "node1"]
+    assert bool(scene.notes("kept_on_node")) is (then != "it is faulty by its readings")
 
 
 def test_recoveries_without_progress_end_the_job() -> None:

@@ -147,6 +147,22 @@ def test_when_the_spare_fails_and_there_is_no_other_the_node_keeps_its_ranks() -
     assert [node for node, _ in scene.took(messages.Assign)] == [1]
 
 
+def test_what_a_process_leaves_behind_on_a_node_that_is_taken_back_counts() -> None:
+    """Its loop body was not through: it must be done again, whoever plays the rank."""
+    scene = training()
+    drain(scene)
+    scene.lose(2)
+    scene.open_store()
+    scene.prepare(0, 1, live_step=5, commit_step=4, yielded=5)
+    scene.prepare(2, 3)
+    scene.report(0, *(slot for step in (4, 5) for rank in (0, 1) for slot in (snapshot(rank, step), replica(rank + 2, step))))
+    scene.report(1, *(snapshot(rank, step) for step in (4, 5) for rank in (2, 3)))
+    assert not scene.took(messages.Reform), "how far the scripts on the drained node were is not known yet"
+    for rank in (2, 3):
+        scene.say(1, messages.RankExited(generation=1, rank=rank, pid=1000 + rank, exit_code=137, signal=9, step=5, yielded=4))
+    assert scene.took(messages.Reform)[-1][1].resume_step == 4
+
+
 def test_processes_that_never_reach_their_boundary_are_not_awaited_for_ever() -> None:
     scene = training()
     drain(scene)

@@ -292,6 +292,30 @@ def test_a_replica_does_not_count_on_a_peer_that_it_contradicts() -> None:
     assert why.endswith("rank 1's copies contradict those of rank 0, 2 (silent corruption)")
 
 
+def test_a_rank_that_returns_takes_any_others_whole_copy() -> None:
+    """Snapshots first, then replicas that leave nothing out; none of another step."""
+    alike = replica(1, 5, peers=[[0]])
+    held = {"A": (snapshot(0, 5), replica(0, 5), alike), "B": (replica(0, 5), replica(1, 4)), "C": ()}
+
+    def peers(*nodes: str) -> list[tuple[int, str, str]]:
+        plan, _ = plan_recovery(
+            homes=("A", "B", "C"),
+            live=(Live(rank=0, generation=1, step=5), Live(rank=1, generation=1, step=5)),
+            vaults={node: held[node] for node in nodes},
+            endpoints={node: Endpoint(node_id=node, host="h", port=1) for node in nodes},
+            lineage=(),
+            stale=(2,),
+        )
+        found = plan.sources[2] if plan is not None else None
+        if found is None or found.kind is not SourceKind.PEER:
+            return []
+        return [(peer.rank, peer.kind, peer.endpoint.node_id) for peer in found.peers]
+
+    assert peers("A", "B") == [(0, "snapshot", "A"), (0, "replica", "A"), (0, "replica", "B")]
+    assert peers("B") == [(0, "replica", "B")]
+    assert peers("C") == []
+
+
 def test_the_reason_names_the_ranks_of_the_step_that_lacks_fewest() -> None:
     live = [Live(rank=rank, generation=1, step=step) for rank, step in itertools.product((0, 1), (7,))]
     plan, why = _case("AABB", live=live, vaults={"A": (snapshot(0, 6), snapshot(1, 6)), "B": (snapshot(2, 6),)}).plan()

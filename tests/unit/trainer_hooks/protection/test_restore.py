@@ -19,7 +19,7 @@ from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.holders import Following
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
 from deadpool.trainer_hooks.protection.replicate import VaultClient
-from deadpool.trainer_hooks.protection.restore import BadCopiesError, from_elsewhere
+from deadpool.trainer_hooks.protection.restore import BadCopiesError, from_any_peer, from_elsewhere
 from deadpool.trainer_hooks.protection.slots import OpenSlot, OwnSlots, capacity
 from deadpool.trainer_hooks.protection.snapshot import layout_of
 from deadpool.trainer_hooks.protection.vaults import Vaults
@@ -49,11 +49,12 @@ class Rank:
         """A bit of a parameter flips, before the state is sealed."""
         self.model.weight.data.view(torch.int32)[3, 3] ^= 1
 
-    def seal(self) -> OpenSlot:
+    def seal(self, *, alone: bool = False) -> OpenSlot:
+        """`alone`: as if no other rank held any of it."""
         held = self.state.held()
         others = tuple(sorted({0, 1, 2} - {self.rank}))
-        layout = layout_of(held, {each.key: others for each in held if "/model." in each.key})
-        assert layout.peer_sets == (others,)
+        layout = layout_of(held, {each.key: others for each in held if "/model." in each.key and not alone})
+        assert layout.peer_sets == (() if alone else (others,))
         meta = pack_meta(self.state.capture_meta())
         size_bytes, data_offset = capacity(layout.data_bytes, len(layout.items), len(meta))
         for name in SLOT_NAMES:
@@ -173,3 +174,29 @@ def test_a_peer_that_is_out_of_reach_or_bad_is_no_contradiction(ranks: list[Rank
     ((bad,), conflicts) = raised.value.copies, raised.value.conflicts
     assert (bad.node_id, bad.kind, bad.rank, conflicts) == ("node0", SlotKind.SNAPSHOT, 0, ())
     assert is_empty(path)
+
+
+def test_a_rank_that_returns_takes_a_replica_that_leaves_nothing_out_where_no_snapshot_can_be_read(
+    ranks: list[Rank], tmp_path: Path
+) -> None:
+    """All that played are lost; a third node holds what one of them had."""
+    other, holder, new = ranks[0], ranks[1], Rank(9, tmp_path / "new")
+    ranks.append(new)
+    other.replicate(other.seal(alone=True), holder.endpoint)
+    other.server.close()
+    nn.init.zeros_(new.model.weight)
+    gone = Peer(rank=0, slot_generation=1, endpoint=other.endpoint)
+    whole = Peer(rank=0, slot_generation=1, endpoint=holder.endpoint, kind=SlotKind.REPLICA)
+    source = Source(rank=LOST, kind=SourceKind.PEER, slot_generation=1, peers=(gone, whole))
+    restored = from_any_peer(new.state, source, STATE.step, Vaults(token=TOKEN))
+    assert torch.equal(new.model.weight, other.model.weight)
+    assert torch.equal(new.own.weight, other.own.weight)
+    assert not restored.bad_copies
+
+
+def test_a_replica_that_leaves_something_out_is_no_state_of_another_rank(ranks: list[Rank]) -> None:
+    ranks[0].replicate(ranks[0].seal(), ranks[1].endpoint)
+    part = Peer(rank=0, slot_generation=1, endpoint=ranks[1].endpoint, kind=SlotKind.REPLICA)
+    source = Source(rank=LOST, kind=SourceKind.PEER, slot_generation=1, peers=(part,))
+    with pytest.raises(BadCopiesError, match="no other rank gave S_7"):
+        from_any_peer(ranks[2].state, source, STATE.step, Vaults(token=TOKEN))
