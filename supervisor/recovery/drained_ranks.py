@@ -86,7 +86,7 @@ def _kill(state: JobState, node_id: str) -> None:
 
 
 def take_back(state: JobState, node: Node) -> None:
-    """A node that was drained may have ranks again. Its processes are killed; a recovery still waits for what they leave behind."""
+    """A node that was drained may have ranks again. Its processes are killed; what they leave behind is still waited for."""
     _kill(state, node.node_id)
     node.role, node.drained = NodeRole.SPARE, False
     if state.recovery.draining == node.node_id:
