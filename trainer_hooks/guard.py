@@ -130,6 +130,7 @@ class RankGuard:
         epochs_apart: bool = False,
         rehearse: bool = False,
     ) -> Steps:
+        self._drill.loader = loader
         batches = batches_of(loader, accumulate, epochs_apart=epochs_apart)
         if isinstance(batches, FromLoader):
             self._state.extra = {**self._state.extra, BATCHES: batches}

@@ -93,7 +93,12 @@ def _print(taken: list[WayTaken], same: bool, log_dir: Path) -> None:
     for number, way in enumerate(taken):
         for line in way.lines(taken[:number]):
             click.echo(line)
-    if same:
+    if same and any(way.beside for way in taken):
+        click.echo(
+            "Not one bit differs in the state and in what the steps give. But what is named above is not in the state, and no"
+        )
+        click.echo("recovery brings it back. Does a later step use it, or the script's end? Then pass what holds it in extra=.")
+    elif same:
         click.echo("Not one bit differs: this script recovers by every way there is.")
     else:
         click.echo(f"Not all is the same. What each rank held is in {log_dir}/drill.")

@@ -43,11 +43,21 @@ def test_the_cause_of_a_difference_is_named(launcher: Launcher) -> None:
 
 
 @pytest.mark.long
-def test_the_iterator_form_is_the_same_by_every_way(launcher: Launcher) -> None:
+def test_the_iterator_form_is_the_same_by_every_way(launcher: Launcher, tmp_path: Path) -> None:
     """The place of its loader is in what is compared, and so are the batches."""
-    drilled = launcher.start("--json", ITERATED, "workers", "--steps", "9", program=DRILL).wait()
+    logs = "--loss-log", str(tmp_path / "losses"), "--digest", str(tmp_path / "digests")
+    drilled = launcher.start("--json", ITERATED, "workers", "--steps", "9", *logs, program=DRILL).wait()
     assert drilled.exit_code == 0, drilled.out + drilled.err
     assert [(way["way"], way["outcome"]) for way in json.loads(drilled.out)["ways"]] == [(way, "same") for way in WAYS]
+
+
+@pytest.mark.long
+def test_what_no_step_has_used_yet_and_did_not_come_back_is_named(launcher: Launcher) -> None:
+    """The early end of a training hangs on it, ten steps later."""
+    drilled = launcher.start(DRILLED, "patience", program=DRILL).wait()
+    assert drilled.exit_code == 0, drilled.out + drilled.err
+    assert "not as it was, rank 1: variable patience" in drilled.out  # a survivor's loop body does not run again
+    assert "what is named above is not in the state" in drilled.out
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """A small training for the drill, with the faults that are named: things that its step depends on and that are in no state.
 
-drilled.py [generator] [iterator] [attribute] [optimizer] [file]: opened for writing, whether or not the process joins late
+drilled.py [generator] [iterator] [attribute] [optimizer] [patience] [file]: the last is opened for writing, whether or not the
+process joins late
 """
 
 import sys
@@ -66,5 +67,9 @@ def train_step(step: int) -> float:
     return float(loss.item())
 
 
+patience = 0
 for _ in guard.run(train_step, until=8):
-    pass
+    if "patience" in FAULTS:
+        patience += 1
+        if patience > 15:
+            break

@@ -19,12 +19,12 @@ _UNKNOWN = "an object of {}"
 _OURS = "extra.deadpool.messages"  # for rehearsals (groups/messages.py); the stages of a pipeline send some more after a restore
 
 
-def table_of(state: TrainingState, *, value: Any = None, loose: Mapping[str, Any] | None = None) -> Table:
+def table_of(state: TrainingState, *, value: Any = None, loose: Mapping[str, str] | None = None) -> Table:
     """Returns the digests of the state as the process holds it now."""
     return Table(
         items={held.key: digest(held.tensor) for held in state.held()},
         meta={path: each for path, each in leaves(state.capture_meta()) if not path.startswith(_OURS)},
-        loose=dict(leaves(loose or {})),
+        loose=dict(loose or {}),
         value=dict(leaves(value, "returned")),
     )
 
@@ -56,6 +56,8 @@ def digest(value: Any) -> str:
             return _shortened(repr(value))
         case list() | tuple() | Mapping():
             return _shortened(repr(value))
+        case _ if type(value).__module__ == "numpy" and getattr(value, "size", 0) > _SHOWN_CHARACTERS and value.dtype.kind != "O":
+            return f"{value.dtype} {'x'.join(map(str, value.shape))} {checksum(value.tobytes()):016x}"
         case _ if type(value).__module__ == "numpy":
             return _shortened(f"{getattr(value, 'dtype', type(value))} {value.tolist()!r}")
         case _:
@@ -64,6 +66,11 @@ def digest(value: Any) -> str:
 
 def _of_tensor(tensor: Tensor) -> str:
     local = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).detach()
+    if local.is_meta:
+        return f"{type_name(local.dtype)} {tuple(local.shape)} without memory"
+    if local.is_quantized:
+        local = local.int_repr()
+    local = local.to_dense() if local.layout is not torch.strided else local
     if local.numel() == 1 and not local.is_complex():
         return f"{type_name(local.dtype)} {local.item()!r}"
     raw = local.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -6,6 +6,7 @@ it may be the one that is replaced.
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from deadpool.proto.messages import DrillReady
 from deadpool.trainer_hooks.drill.digests import table_of
 from deadpool.trainer_hooks.drill.held_open import held_open, held_open_path
 from deadpool.trainer_hooks.drill.loose import loose_of
+from deadpool.trainer_hooks.drill.process_wide import process_wide
+from deadpool.trainer_hooks.drill.reached import script_frames
 from deadpool.trainer_hooks.drill.tables import table_path
 from deadpool.trainer_hooks.protocol import RankPhase
 from deadpool.trainer_hooks.session import Session
@@ -23,12 +26,13 @@ from deadpool.trainer_hooks.state.training_state import TrainingState
 
 
 class DrilledRank:
-    """For the main thread. `step_function`: the script's, once it is known. `returned`: what its last call has returned."""
+    """For the main thread. `step_function`, `loader`: the script's, once known. `returned`: what its last call has returned."""
 
     def __init__(self, session: Session, state: TrainingState) -> None:
         keeping: Keeping = session.keeping
         self.boundaries = frozenset(keeping.drill_at)
         self.step_function: Callable[..., Any] | None = None
+        self.loader: Any = None
         self.returned: Any = None
         self._folder = Path(keeping.log_dir) / FOLDER
         self._session, self._state = session, state
@@ -70,7 +74,12 @@ class DrilledRank:
 
     def _write(self, step: int, when: str, value: Any) -> None:
         session = self._session
-        loose = loose_of(self._state.models, self._state.optimizers, self.step_function)
+        state = self._state
+        loose = loose_of(
+            state.models, state.optimizers, self.step_function, frames=script_frames(sys._getframe()), loader=self.loader,
+            extra=state.extra,
+        )  # fmt: skip
+        loose |= process_wide()
         table = table_of(self._state, value=value, loose=loose)
         path = table_path(self._folder, step=step, generation=session.member.running, rank=session.rank, when=when)
         _put(path, table.to_json())

@@ -1,199 +1,251 @@
-"""What lies beside the state and may change what a step does: attributes, what the step function reaches.
+"""What lies beside the state and may change what a step does: attributes, and whatever the step reaches by its names.
 
 It is no part of a snapshot. Whether it matters nobody can tell from here; where a step that was done again came out otherwise,
 and one of these was not what it had been before the step, it is the likely cause.
 """
 
-import dis
+import contextvars
 import functools
-import inspect
-import operator
-import random
-import sys
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType, GeneratorType, ModuleType
+import os
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import getgeneratorlocals, getgeneratorstate
+from itertools import count, islice
+from operator import length_hint
+from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
-_OF_OPTIMIZERS = ("state", "param_groups", "defaults", "step", "optim")
-_PLAIN = (bool, int, float, complex, str, bytes)
-_ROW_MAX = 10_000  # longer containers are not looked at
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-_DEPTH = 3  # of containers in containers
-_HOOKS = (  # where torch keeps functions of the script that a step calls
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-    "_post_accumulate_grad_hooks",
-    "_optimizer_step_pre_hooks",
-    "_optimizer_step_post_hooks",
-    "lr_lambdas",
-)
+from deadpool.trainer_hooks.drill.digests import digest
+from deadpool.trainer_hooks.drill.plain_values import generator_state, is_clock_reading, is_plain, plain_text
+from deadpool.trainer_hooks.drill.reached import OURS, Reached, hooks_in, is_of_script
+from deadpool.trainer_hooks.drill.verdict import ATTRIBUTE, CALL, KEEPS, UNPROTECTED
+
+_DEPTH = 8
+_VALUES_MAX = 20_000
+_ROW_MAX = 10_000  # longer containers are not looked into
+_LEFT_OUT = (
+    "threading",
+    "logging",
+    "asyncio",
+    "concurrent",
+    "multiprocessing",
+    "subprocess",
+    "socket",
+    "unittest",
+    "_thread",
+)  # no values
+_LAUNCHED = ("DEADPOOL_", "MASTER_", "TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_", "RANK", "WORLD_SIZE", "NODE_")
+_OF_MODULES = frozenset(vars(nn.Module()))
+_OF_OPTIMIZERS = frozenset((*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "step", "optim"))
+_OF_LOADERS = ("dataset", "sampler", "batch_sampler", "collate_fn")
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
 def loose_of(
-    models: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer], step: Callable[..., Any] | None
-) -> dict[str, Any]:
-    """Returns a readable name -> the value now, for whatever could be found."""
-    found: dict[str, Any] = {}
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, Optimizer],
+    step: Callable[..., Any] | None,
+    *,
+    frames: Iterable[FrameType] = (),
+    loader: Any = None,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Returns a readable name -> the digest now, for whatever could be found.
+
+    `step`: the script's function, `frames`: those that run the loop, `loader`: that of the loop. `extra`: of the state; what its
+    state_dict forgets is found here.
+    """
+    looked = _Looked(known=(*models.values(), *optimizers.values()))
     for name, model in models.items():
         for path, module in model.named_modules():
-            where = f"attribute {{}} of module {name}{f'.{path}' if path else ''}"
-            found |= {where.format(key): kept for key, _, kept in _attributes(module)}
+            looked.attributes(f"{ATTRIBUTE}{{}} of module {name}{f'.{path}' if path else ''}", module)
     for name, optimizer in optimizers.items():
-        found |= {f"attribute {key} of {name}": kept for key, _, kept in _attributes(optimizer) if key not in _OF_OPTIMIZERS}
-    known = {id(each) for each in (*models.values(), *optimizers.values())}
-    for name, value in _reached_by([step, *_called_by((models, optimizers))]):
-        if id(value) not in known:
-            found |= dict(_within(name, value))
-    return found
+        looked.attributes(f"{ATTRIBUTE}{{}} of {name}", optimizer)
+    for each in (step, *hooks_in((models, optimizers))):
+        looked.reached.add(each)
+    if loader is not None:
+        looked.named("loader", loader)
+    for frame in frames:
+        for name, value in looked.reached.in_frame(frame):
+            looked.named(name, value)
+    for name, value in looked.reached.in_functions():
+        looked.named(name, value)
+    for name, value in (extra or {}).items():
+        looked.named(f"extra[{name!r}]", value)
+    calls = {f"{CALL}{name}": f"answer {next(_answers)}" for name in looked.reached.calls}
+    return looked.found | calls
 
 
-def _attributes(owner: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (name, value, what stands for it in a comparison)."""
-    for key, value in vars(owner).items():
-        if not key.startswith("_") and (kept := _comparable(value)) is not None:
-            yield key, value, kept
+_answers = count(os.getpid() << 20)
 
 
-def _within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what can be compared of something that the step uses: itself, or the plain attributes of an object of the script."""
-    kept = _comparable(value)
-    if kept is not None:
-        yield f"{_kind(value)} {name}", kept
-    elif not isinstance(value, nn.Module | Optimizer | ModuleType | type) and not callable(value) and hasattr(value, "__dict__"):
-        for key, inner, stands in _attributes(value):
-            yield f"{_kind(inner)} {name}.{key}", stands
+class _Looked:
+    """A walk through values. `known`: what is of the state already."""
+
+    def __init__(self, known: Iterable[Any]) -> None:
+        self.reached = Reached()
+        self.found: dict[str, str] = {}
+        self._seen: dict[int, Any] = {}
+        for each in known:
+            for owner in each.modules() if isinstance(each, nn.Module) else (each,):
+                self._seen[id(owner)] = owner
+                self.reached.add_class(type(owner))
+            if isinstance(each, nn.Module):
+                self._seen |= {id(tensor): tensor for tensor in (*each.parameters(), *each.buffers())}
+
+    def attributes(self, where: str, owner: Any) -> None:
+        """Takes down what a model's module, or an optimizer, keeps for itself. `where`: with {} for the attribute's name."""
+        for name, value in _attributes(owner):
+            self._look(where.format, name, value, _DEPTH)
+
+    def named(self, name: str, value: Any) -> None:
+        self._look("{}".format, name, value, _DEPTH)
+
+    def _look(self, label: Callable[[str], str], path: str, value: Any, depth: int) -> None:
+        if len(self.found) >= _VALUES_MAX or depth < 0:
+            return
+        try:
+            self._take(label, path, value, depth)
+        except Exception:  # an object of the script's, or one that another thread changes: nothing can be said of it
+            return
+
+    def _take(self, label: Callable[[str], str], path: str, value: Any, depth: int) -> None:
+        if is_plain(value):
+            if not is_clock_reading(value) and not (isinstance(value, torch.Tensor) and id(value) in self._seen):
+                self._put(label, path, "variable", plain_text(value))
+            return
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if (state := generator_state(value)) is not None:
+            self._put(label, path, "random generator", digest(state))
+        elif isinstance(value, functools.partial | FunctionType | MethodType | property):
+            self.reached.add(value)
+        elif hasattr(value, "cache_info"):
+            self._put(label, path, "variable", f"{value.cache_info().misses} answers kept")
+            self.reached.calls[f"{path}(){KEEPS}"] = None
+            self.reached.add(value)
+        elif isinstance(value, contextvars.ContextVar):
+            self._look(label, path, value.get(None), depth)
+        elif isinstance(value, Iterator):
+            if (place := _place_of(value)) is not None:
+                self._put(label, path, "iterator", place)
+        elif value is os.environ:
+            for key, text in value.items():
+                if not key.startswith(_LAUNCHED):
+                    self._put(label, f"{path}[{key!r}]", "variable", digest(text))
+        elif isinstance(value, _CONTAINERS):
+            self._look_into(label, path, value, depth)
+        elif not isinstance(value, ModuleType):
+            self._object(label, path, value, depth)
+
+    def _put(self, label: Callable[[str], str], path: str, kind: str, text: str) -> None:
+        shown = label(path)
+        self.found[shown if shown.startswith((ATTRIBUTE, UNPROTECTED)) else f"{kind} {shown}"] = text
+
+    def _look_into(self, label: Callable[[str], str], path: str, value: Any, depth: int) -> None:
+        """Takes down a container: as one value where there are only plain ones in it, else each part."""
+        if len(value) > _ROW_MAX:
+            self._put(label, path, "variable", f"{len(value)} entries")
+            return
+        mapping = isinstance(value, Mapping)
+        rows = list(value.items()) if mapping else list(enumerate(value))
+        if all(is_plain(part) and not isinstance(part, torch.Tensor) for _, part in rows):
+            texts = [f"{key!r}: {plain_text(part)}" if mapping else plain_text(part) for key, part in rows]
+            texts = sorted(texts) if isinstance(value, set | frozenset | weakref.WeakSet) else texts
+            self._put(label, path, "variable", _row(texts))
+            return
+        for index, (key, part) in enumerate(rows):
+            self._look(label, f"{path}[{key!r}]" if is_plain(key) else f"{path}[{type(key).__name__} {index}]", part, depth - 1)
+
+    def _object(self, label: Callable[[str], str], path: str, value: Any, depth: int) -> None:
+        kind = value if isinstance(value, type) else type(value)
+        module = str(kind.__module__)
+        if isinstance(value, type) and not is_of_script(value):
+            return
+        left_out = module.partition(".")[0] in (OURS, *_LEFT_OUT) or module.startswith(("torch.distributed", "torch._C"))
+        if left_out and not isinstance(value, threading.local):
+            return
+        self.reached.add_class(kind)
+        if is_of_script(kind) and not isinstance(value, type):
+            self._look(label, kind.__name__, kind, depth - 1)
+        if isinstance(value, nn.Module):
+            for name, tensor in {**value._parameters, **value._buffers}.items():
+                self._look(f"{UNPROTECTED}model {{}}".format, f"{path}.{name}", tensor, depth - 1)
+            for name, inner in value._modules.items():
+                self._look(label, f"{path}.{name}", inner, depth - 1)
+        if isinstance(value, Optimizer):
+            for index, group in enumerate(value.param_groups):
+                settings = {key: each for key, each in group.items() if key != "params"}
+                self._look(f"{UNPROTECTED}optimizer {{}}".format, f"{path}.param_groups[{index}]", settings, depth - 1)
+            for index, kept in enumerate(value.state.values()):
+                self._look(f"{UNPROTECTED}optimizer {{}}".format, f"{path}.state[{index}]", kept, depth - 1)
+        for name, part in _attributes(value):
+            self._look(label, f"{path}.{name}", part, depth - 1)
 
 
-def _kind(value: Any) -> str:
-    if _generator_state(value) is not None:
-        return "random generator"
-    return "iterator" if isinstance(value, Iterator) else "variable"
+def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (name, value) of what an object keeps for itself; of a library's only what it shows, or could save."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    if isinstance(owner, DataLoader):
+        yield from ((name, getattr(owner, name)) for name in _OF_LOADERS)
+        return
+    without = _OF_MODULES if isinstance(owner, nn.Module) else _OF_OPTIMIZERS if isinstance(owner, Optimizer) else ()
+    shows_all = is_of_script(kind) or (hasattr(owner, "state_dict") and not isinstance(owner, nn.Module | Optimizer))
+    kept: dict[str, Any] = {}
+    if not isinstance(owner, type):
+        slots = [getattr(each, "__slots__", ()) for each in kind.__mro__]
+        names = [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
+        kept = {name: getattr(owner, name) for name in names if name not in ("__dict__", "__weakref__") and hasattr(owner, name)}
+    kept |= dict(getattr(owner, "__dict__", {}))
+    for name, value in kept.items():
+        code = isinstance(owner, type) and (callable(value) or isinstance(value, classmethod | staticmethod | property))
+        if name not in without and not name.startswith("__") and (shows_all or not name.startswith("_")) and not code:
+            yield name, value
 
 
-def _comparable(value: Any, depth: int = _DEPTH) -> Any:
-    """Returns what stands for the value in a comparison, None when nothing can."""
-    if isinstance(value, (*_PLAIN, Tensor)):
-        return value
-    if (state := _generator_state(value)) is not None:
-        return state
-    if isinstance(value, Iterator):
-        return _place_of(value)
-    if isinstance(value, list | tuple | set | dict) and depth and len(value) <= _ROW_MAX:
-        return _of_container(value, depth - 1)
-    return None
+def _row(texts: list[str]) -> str:
+    return digest(", ".join(texts)) if texts else "nothing"
 
 
-def _of_container(value: Any, depth: int) -> Any:
-    """Returns it with what stands for each part, None when nothing does for one of them."""
-    parts = value.values() if isinstance(value, dict) else value
-    if all(isinstance(each, _PLAIN) for each in parts):
-        stand: list[Any] = list(parts)
-    else:
-        stand = ["None" if each is None else _comparable(each, depth) for each in parts]
-    if any(each is None for each in stand):
-        return None
-    if isinstance(value, dict):
-        return dict(zip(map(str, value), stand, strict=True))
-    return sorted(map(repr, stand)) if isinstance(value, set) else stand
-
-
-def _place_of(iterator: Iterator[Any], depth: int = 3) -> Any:
-    """Returns what tells how far an iterator is, None when nothing does. `depth`: of generators that run others."""
+def _place_of(iterator: Iterator[Any], depth: int = 3) -> str | None:
+    """Returns what tells how far an iterator is, None when nothing does. `depth`: of iterators that run others."""
     if isinstance(iterator, GeneratorType) and depth:
-        inside = {**inspect.getgeneratorlocals(iterator), "from": iterator.gi_yieldfrom}
-        places = {name: _place_of(each, depth - 1) for name, each in inside.items() if isinstance(each, Iterator)}
-        plain = {name: kept for name, each in inside.items() if name not in places and (kept := _comparable(each)) is not None}
-        return {"is": inspect.getgeneratorstate(iterator), **plain, **places}
+        inside = {**getgeneratorlocals(iterator), "from": iterator.gi_yieldfrom}
+        shown = {name: _inside(each, depth - 1) for name, each in inside.items()}
+        rows = [f"{name} {text}" for name, text in shown.items() if text is not None]
+        return digest(", ".join([getgeneratorstate(iterator), *rows]))
+    if type(iterator) is count:
+        return repr(iterator)
     yielded = getattr(iterator, "_num_yielded", None)  # of a DataLoader
-    left = operator.length_hint(iterator, -1)
-    return None if yielded is None and left < 0 else f"{yielded} taken, {left} left"  # one text: its path is the iterator's name
-
-
-def _generator_state(value: Any) -> Any:
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if type(value) is random.Random:
-        return repr(value.getstate())
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None and isinstance(value, numpy.Generator):
-        return repr(value.bit_generator.state)
-    if numpy is not None and isinstance(value, numpy.RandomState):
-        return repr(value.get_state())
+    left = length_hint(iterator, -1)
+    if yielded is not None or left >= 0:
+        return f"{yielded} taken, {left} left"
+    if type(iterator).__module__ in ("itertools", "builtins") and depth:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 and 3.13 deprecate it for itertools, 3.14 has it no more
+            made_of = iterator.__reduce__()
+        texts = [text for each in made_of[1:] for text in [_inside(each, depth - 1)] if text is not None]
+        return digest(", ".join(texts)) if texts else None
     return None
 
 
-def _reached_by(roots: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Yields (name, value) of what these functions close over, of the globals that they name, and of their own objects.
-
-    Functions of the script that they call are looked into as well, also those that hooks and schedulers keep for them.
-    """
-    waiting, seen = list(roots), set()
-    while waiting:
-        function = waiting.pop()
-        while isinstance(function, functools.partial):
-            function = function.func
-        if inspect.ismethod(function):
-            yield "self", function.__self__
-            function = function.__func__
-        function = inspect.unwrap(function) if callable(function) else function
-        if not isinstance(function, FunctionType) or id(function) in seen or _is_library(function):
-            continue
-        seen.add(id(function))
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        names = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
-        names |= {name: function.__globals__[name] for name in _globals_of(function.__code__) if name in function.__globals__}
-        for name, value in names.items():
-            if isinstance(value, FunctionType):
-                waiting.append(value)
-            else:
-                waiting += _called_by(value)
-                yield name, value
-
-
-def _globals_of(code: CodeType) -> set[str]:
-    """Returns the globals that code reads, with those of functions within it; not what it reads of objects."""
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(_globals_of(each) for each in code.co_consts if isinstance(each, CodeType)))
-
-
-def _called_by(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Yields the functions that models, optimizers and schedulers, or containers of them, keep to be called in a step."""
-    match value:
-        case Mapping() | list() | tuple() if depth and len(value) <= _ROW_MAX:
-            for each in value.values() if isinstance(value, Mapping) else value:
-                yield from _called_by(each, depth - 1)
-        case nn.Module():
-            for each in (*value.modules(), *value.parameters()):
-                yield from _hooks_of(each)
-        case Optimizer() | LRScheduler():
-            yield from _hooks_of(value)
-
-
-def _hooks_of(owner: Any) -> Iterator[Any]:
-    for name in _HOOKS:
-        kept = getattr(owner, name, None)
-        if kept:
-            yield from kept.values() if isinstance(kept, Mapping) else kept
-
-
-def _is_library(function: FunctionType) -> bool:
-    """Returns whether it is no function of the script or of modules beside it."""
-    return function.__module__.partition(".")[0] == __package__.partition(".")[0] or function.__code__.co_filename.startswith(
-        _LIBRARIES
-    )
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return False
-    return True
+def _inside(value: Any, depth: int) -> str | None:
+    if isinstance(value, Iterator):
+        return _place_of(value, depth)
+    if is_plain(value):
+        return plain_text(value)
+    if (state := generator_state(value)) is not None:
+        return digest(state)
+    if isinstance(value, list | tuple | set | dict) and depth:
+        parts = value.values() if isinstance(value, dict) else value
+        return ", ".join(text for each in islice(parts, _ROW_MAX) for text in [_inside(each, depth - 1)] if text is not None)
+    return None

@@ -8,33 +8,46 @@ from typing import Any
 from deadpool.proto.drill import FOLDER, WayBack
 from deadpool.trainer_hooks.drill.held_open import shared_by_joiners
 from deadpool.trainer_hooks.drill.tables import Table, table_path
-from deadpool.trainer_hooks.drill.verdict import SUSPECT, AttemptTables, Divergence, findings
+from deadpool.trainer_hooks.drill.verdict import SUSPECT, AttemptTables, Divergence, beside, findings
 
 SAME, DIFFERS, FAILED, LEFT_OUT = "same", "differs", "failed", "left out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayTaken:
-    """`outcome`: same, differs, failed (the job did not come back) or left out (it cannot). `reason`: of the last two."""
+    """`outcome`: same, differs, failed (the job did not come back) or left out (it cannot). `reason`: of the last two.
+
+    `beside`: where it is the same, what was compared by nothing and did not come back (verdict.beside), with its ranks.
+    """
 
     step: int
     way: WayBack
     outcome: str
     findings: tuple[Divergence, ...] = ()
     reason: str = ""
+    beside: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def lines(self, earlier: Sequence["WayTaken"] = ()) -> Iterator[str]:
         """Yields what a person reads of it; what one of the `earlier` has found as well is not said again."""
         head = f"step {self.step}  {self.way.value:<10}  {self.outcome}"
         yield f"{head}: {self.reason}" if self.reason else head
+        yield from (f"    not as it was, {_ranks(ranks)}: {name}" for name, ranks in self.beside if not _said(name, earlier))
         like = next((way for way in earlier if self.findings and way.findings == self.findings), None)
         if like is not None:
             yield f"    as {like.way.value} at step {like.step}"
             return
         for finding in self.findings:
             cause, *suspects = finding.cause.split(SUSPECT)
-            yield f"    rank{'s' if len(finding.ranks) > 1 else ''} {', '.join(map(str, finding.ranks))}: {cause}"
+            yield f"    {_ranks(finding.ranks)}: {cause}"
             yield from (f"        likely {suspect}" for suspect in suspects)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _said(name: str, earlier: Sequence[WayTaken]) -> bool:
+    return any(name == other for way in earlier for other, _ in way.beside)
 
 
 def ways_taken(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int) -> list[WayTaken]:
@@ -69,7 +82,8 @@ def ways_taken(log_dir: Path, events: Sequence[dict[str, Any]], world_size: int)
             missing = not first
             outcome = DIFFERS if found or missing else SAME
             reason = f"nothing is written down in {log_dir / FOLDER}: do all nodes see it?" if missing else ""
-            taken.append(WayTaken(step=step, way=way, outcome=outcome, findings=found, reason=reason))
+            left = tuple(beside(first, again)) if outcome == SAME else ()
+            taken.append(WayTaken(step=step, way=way, outcome=outcome, findings=found, reason=reason, beside=left))
     return taken
 
 

@@ -1,14 +1,22 @@
 """What the drill has shown: is a step that was done again the same, and if not, what is the likely cause? Pure."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from deadpool.trainer_hooks.drill.tables import Difference, Table, TablePart, differences
 
 _SHOWN = 3
 _GENERATOR = "random generator "
 _ITERATOR = "iterator "
-_ATTRIBUTE = "attribute "
+ATTRIBUTE = "attribute "
+SETTING = "setting "
+UNPROTECTED = "unprotected "  # model or optimizer: of the script's, and not given to protect()
+KEEPS = ", which keeps its answers"
+CALL, HASHES = "call of ", "hash() of texts"  # of what no two attempts, or no two processes, answer alike
+_OWNER = re.compile(r".*? ?(?:self\.)?[^.\[ ]*(?=[.\[]|$)")  # the name of what a variable belongs to
+_PARTS = re.compile(r"\[[^\]]*\]|\.?[^.\[]+")
 SUSPECT = "; likely "  # before each suspect in a cause
 _UNSAID = " and {} more"
 
@@ -60,6 +68,23 @@ def _of_rank(first: AttemptTables, again: AttemptTables) -> Iterator[tuple[str, 
         yield SUSPECT.join([_stepped(stepped), *suspects]), _names(stepped)
 
 
+def beside(first: Mapping[int, AttemptTables], again: Mapping[int, AttemptTables]) -> list[tuple[str, tuple[int, ...]]]:
+    """Returns what lies beside the state and is not what it was once the step was done again, with the ranks of which that is so.
+
+    Where no finding is: nothing that was compared depends on it, but a later step, or the end of the script, may.
+    """
+    found: dict[str, list[int]] = {}
+    for rank in sorted(first.keys() & again.keys()):
+        names = [
+            each.name
+            for each in differences(first[rank].after, again[rank].after)
+            if each.part is TablePart.LOOSE and not each.name.startswith((CALL, HASHES, f"{ATTRIBUTE}training of module"))
+        ]
+        for name in _by_owner(names):
+            found.setdefault(name, []).append(rank)
+    return [(name, tuple(ranks)) for name, ranks in found.items()]
+
+
 def _restored(found: Sequence[Difference]) -> str:
     items = [each for each in found if each.part is TablePart.ITEM]
     if not items:
@@ -100,21 +125,52 @@ def _suspects(loose: Sequence[str], *, value_differs: bool) -> Iterator[str]:
     """Yields what lay beside the state and was not what it had been before the step, the likely ones.
 
     An optimizer comes after the loss: where that differs, its own attributes are not the first to look at, and else they are.
+    What never answers alike is suspected where nothing else is.
     """
-    said = [name for name in loose if not name.startswith(f"{_ATTRIBUTE}training of module")]
-    of_optimizers = [name for name in said if name.startswith(_ATTRIBUTE) and " of module " not in name]
-    others = [name for name in said if name not in of_optimizers]
+    said = [name for name in loose if not name.startswith(f"{ATTRIBUTE}training of module")]
+    always = [name for name in said if name.startswith(CALL) or name == HASHES]
+    kept = [name for name in said if name not in always]
+    of_optimizers = [name for name in kept if name.startswith(ATTRIBUTE) and " of module " not in name]
+    others = [name for name in kept if name not in of_optimizers]
     likely = (others or of_optimizers) if value_differs else (of_optimizers or others)
-    for name in sorted(likely, key=lambda name: not name.startswith((_GENERATOR, _ITERATOR))):
+    calls = [name for name in always if name.startswith(CALL)]
+    likely = sorted(likely, key=lambda name: not name.startswith((_GENERATOR, _ITERATOR))) or calls or always
+    for name in _by_owner(likely):
         yield f"{name}, which is not in the state: {_advice(name)}"
 
 
+def _by_owner(names: Sequence[str]) -> Iterator[str]:
+    """Yields the names, but of an owner with many of them only what they have in common, as "variable heap"."""
+    owners: dict[str, list[str]] = {}
+    for name in names:
+        path, of, module = name.partition(" of ")
+        owners.setdefault(_OWNER.match(path)[0] + of + module, []).append(path)  # type: ignore[index]
+    for owner, paths in owners.items():
+        _, of, module = owner.partition(" of ")
+        if len(paths) <= _SHOWN:
+            yield from (f"{path}{of}{module}" for path in paths)
+        else:
+            columns = zip(*map(_PARTS.findall, paths), strict=False)
+            common = takewhile(lambda column: len(set(column)) == 1, columns)
+            yield f"{''.join(column[0] for column in common)}{of}{module}"
+
+
 def _advice(name: str) -> str:
+    if name.startswith(UNPROTECTED):
+        return "give it to protect() with the others"
+    if name == HASHES:
+        return "another in each process, and so is the order of a set of texts; have PYTHONHASHSEED=0 in the environment"
+    if name.startswith(CALL):
+        if name.endswith(KEEPS):
+            return "they are gone in a new process; what it computes must depend on its arguments alone"
+        return "it never answers the same; draw from the step's number, or from a generator"
+    if name.startswith(SETTING):
+        return "set it before the loop, as every process does"
     if name.startswith(_GENERATOR):
         return "pass it in extra=, or make it from the step's number"
     if name.startswith(_ITERATOR):
         return "have the batches from guard.steps(loader, ...), or make them from the step's number"
-    if not name.startswith(_ATTRIBUTE):
+    if not name.startswith(ATTRIBUTE):
         return "compute it from the step, or pass what holds it in extra="
     if " of module " in name:
         return "register it as a buffer, or compute it from the step"

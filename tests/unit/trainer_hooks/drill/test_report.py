@@ -74,3 +74,16 @@ def test_what_was_not_written_down_is_not_the_same(tmp_path: Path) -> None:
     (nothing,) = ways_taken(tmp_path / "elsewhere", events, 2)
     assert nothing.outcome == "differs"
     assert "do all nodes see it?" in nothing.reason
+
+
+def test_what_lies_beside_the_state_and_did_not_come_back_is_said_once() -> None:
+    ways = [
+        WayTaken(step=5, way=way, outcome="same", beside=(("variable best", (0, 1)), ("variable seen", ranks)))
+        for way, ranks in ((WayBack.IN_PLACE, (1,)), (WayBack.SPARE, (0,)))
+    ]
+    assert list(ways[0].lines()) == [
+        "step 5  in-place    same",
+        "    not as it was, ranks 0, 1: variable best",
+        "    not as it was, rank 1: variable seen",
+    ]
+    assert list(ways[1].lines(ways[:1])) == ["step 5  spare       same"]

@@ -3,7 +3,7 @@
 import pytest
 
 from deadpool.trainer_hooks.drill.tables import Table, differences
-from deadpool.trainer_hooks.drill.verdict import AttemptTables, Divergence, findings
+from deadpool.trainer_hooks.drill.verdict import AttemptTables, Divergence, beside, findings
 
 ITEMS = {"model/model.a": "float32 1", "buffer/model.bn1.mean": "float32 2", "buffer/model.bn1.var": "float32 3"}
 META = {"random.torch": "x", "extra.scheduler.last_epoch": "4"}
@@ -110,3 +110,47 @@ def test_a_table_can_be_written_and_read() -> None:
     assert Table.from_json(table.to_json()) == table
     with pytest.raises((ValueError, TypeError)):
         Table.from_json("{")
+
+
+def suspects(*names: str) -> list[str]:
+    """Returns what is suspected where all of these are not what they were and the value differs."""
+    first, again = (attempt(loose=dict.fromkeys(names, value), loss=value) for value in ("1", "2"))
+    return [said.partition(",")[0] for said in cause(first, again).split("; likely ")[1:]]
+
+
+def test_of_an_owner_with_many_values_what_they_have_in_common_is_suspected() -> None:
+    heap = [f"variable heap[{row}][{part}]" for row in range(2) for part in range(2)]
+    parts = [f"variable env.envs[{row}].state" for row in range(4)]
+    mine = [f"variable self.buffer[{row}]" for row in range(4)]
+    assert suspects(*heap, "variable kl", *parts, *mine, "variable self.kl") == [
+        "variable env.envs", "variable heap", "variable kl", "variable self.buffer", "variable self.kl",
+    ]  # fmt: skip
+    assert suspects("attribute a[0] of module model", "attribute a[1] of module model") == [
+        "attribute a[0] of module model", "attribute a[1] of module model",
+    ]  # fmt: skip
+
+
+def test_what_never_answers_alike_is_suspected_where_nothing_else_is() -> None:
+    assert suspects("call of time.time()", "hash() of texts", "variable kl") == ["variable kl"]
+    assert suspects("call of time.time()", "hash() of texts") == ["call of time.time()"]
+    assert suspects("hash() of texts") == ["hash() of texts"]
+
+
+def test_what_is_suspected_comes_with_what_to_do() -> None:
+    for name, advice in (
+        ("unprotected optimizer critic.state[0]['step']", "give it to protect()"),
+        ("setting torch.get_default_dtype()", "set it before the loop"),
+        ("call of noise(), which keeps its answers", "depend on its arguments alone"),
+        ("hash() of texts", "PYTHONHASHSEED=0"),
+    ):
+        assert advice in cause(attempt(loose={name: "1"}), attempt(loose={name: "2"}, loss="0.6"))
+
+
+def test_what_did_not_come_back_is_named_though_nothing_that_was_compared_depends_on_it() -> None:
+    loose = {"variable best": "0.5", "variable loss": "0.4", "call of time.time()": "1", "hash() of texts": "1"}
+    first, again = (
+        AttemptTables(before=Table(), after=Table(items=ITEMS, loose=loose | {"variable best": best} | always))
+        for best, always in (("0.5", {}), ("inf", {"call of time.time()": "2", "hash() of texts": "2"}))
+    )
+    assert findings({0: first, 1: first}, {0: again, 1: again}) == []
+    assert beside({0: first, 1: first, 2: first}, {0: again, 1: again, 2: first}) == [("variable best", (0, 1))]
