@@ -62,6 +62,8 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 128
 _STRANGERS_MAX = 16  # connections that have not shown the token yet
 _ACCEPT_POLL_S = 1.0
+_LAST_WORDS_S = 5.0
+_READ_BYTES = 1 << 20
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
@@ -242,6 +244,8 @@ class ReplicaServer:
                     return False
         except (ConfigError, SnapshotError) as error:
             send_reply(connection, Reply(error=str(error)))
+            if isinstance(request, Put) and request.whole:
+                _read_to_the_end(connection)
             return not isinstance(request, Put)
         return True
 
@@ -265,8 +269,13 @@ class ReplicaServer:
             sizes = (put.data_bytes, put.layout_bytes, put.tables_bytes - put.layout_bytes)
             if HEADER_BYTES + put.tables_bytes > put.data_offset or min(sizes) < 0:
                 raise SnapshotError(f"replica of rank {put.rank}: {put.tables_bytes} bytes of tables before {put.data_offset}")
-            known = self._layouts.find(put)
-            before = tables_in_place(slot, headers[index], put, known)
+            known, before = self._layouts.find(put), None
+            if put.whole and not put.with_layout and known is None:
+                raise SnapshotError(f"replica of rank {put.rank}: the layout of step {put.step} is not known here")
+            if not put.whole:
+                before = tables_in_place(slot, headers[index], put, known)
+            elif put.with_layout:
+                known = None
             with self._lock:  # between the check and the unsealing no fence may fall
                 self._check_sender(put)
                 slot.unseal()
@@ -274,8 +283,9 @@ class ReplicaServer:
                 grow(slot.path, put.data_offset + put.data_bytes)
                 slot = self._written.of(slot.path)
             was, turn = held[index] if before is not None else None, self._written.turn(slot.path)
-            begun = Reply() if was is None else Reply(held_generation=was.generation, held_step=was.step)
-            send_reply(connection, replace(begun, layout_held=int(known is not None)))
+            if not put.whole:
+                begun = Reply() if was is None else Reply(held_generation=was.generation, held_step=was.step)
+                send_reply(connection, replace(begun, layout_held=int(known is not None)))
             with slot.view[put.data_offset : put.data_offset + put.data_bytes] as data:
                 header, layout, rest, come_bytes = arrived(connection, arrival, put, slot.path, data, known, before, turn)
             in_place = header.has_layout_of(headers[index]) and turn % TURNS != 0
@@ -397,6 +407,14 @@ def _opened(path: Path) -> Iterator[SlotFile]:
         yield slot
     finally:
         slot.close()
+
+
+def _read_to_the_end(connection: socket.socket) -> None:
+    """Has the peer hear that it is refused, which it does once it has sent all: until it closes, or is silent for too long."""
+    connection.shutdown(socket.SHUT_WR)
+    connection.settimeout(_LAST_WORDS_S)
+    while connection.recv(_READ_BYTES):
+        pass
 
 
 def _shut(connection: socket.socket) -> None:

@@ -4,7 +4,7 @@ The sender's end is ReplicaSender, the holder's is Arrival. A transport may move
 without either end's process touching them; the requests, tables and header pages always travel as in wire.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +31,11 @@ class Outgoing(Protocol):
 
     request: Put
     layout: bytes  # the first part of the tables
+
+    def whole(self) -> Sequence[memoryview] | None:
+        """Returns all of the replica's data, one after the other, if it is in the slot and so small that it is best sent without
+        a question; None: it is not.
+        """
 
     def parts(self, held: StateId) -> Iterator[SlotPart]:
         """Yields what the holder needs, in rising order, each part once it is in the slot. `held`: the state that lies there

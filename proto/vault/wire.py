@@ -21,6 +21,9 @@ they are the same in the new one. Then the sender says, while the state is still
     layout (the first part of the tables), unless it is held | pieces | the rest of the tables | header page
     piece: offset in the data, size (uint64 each, little endian), bytes; offsets rise; a piece of 0 bytes is the last one
 
+A small replica is sent *whole*: all of this follows its Put immediately, and the only answer is the one at the end. A refusal may
+come before the holder has read all of it.
+
 The bytes of the pieces, and those that answer a GetData, may be spread over several connections; nothing else is. The client has
 opened the further ones before, and said JoinData on each, with the group that its requests name. Byte p of all these bytes comes
 over connection p / stripe_bytes mod connections, 0 being the one of the request. Whichever of them ends, all end, and with them
@@ -33,7 +36,7 @@ one that has not lies there already, under the same layout and with the same che
 import dataclasses
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -62,6 +65,7 @@ class Put:
     The data lie at `data_offset`, `data_bytes` in all; of the `tables_bytes` of tables the first `layout_bytes` are the layout,
     which has this `layout_checksum` (0: it comes, whatever the holder has).
     `group`: of the further connections, where the data come over more than one.
+    `whole`: 1: all of the replica follows immediately; its layout only with `with_layout` 1, else the holder knows it.
     """
 
     rank: int
@@ -77,6 +81,8 @@ class Put:
     group: str = ""
     connections: int = 1
     stripe_bytes: int = 0
+    whole: int = 0
+    with_layout: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +150,17 @@ _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(
 
 
 def send_request(connection: socket.socket, request: Request) -> None:
-    _send(connection, {"request": type(request).__name__, **_fields_of(request)})
+    connection.sendall(_request_frame(request))
+
+
+def send_whole(connection: socket.socket, put: Put, layout: bytes, data: Sequence[memoryview], tail: tuple[bytes, bytes]) -> None:
+    """Sends a Put and all that follows it. `layout`: b"" where the holder knows it; `data`: the replica's, one after the other."""
+    begin, end = piece_head(0, put.data_bytes), piece_head(0, 0)
+    send_together(connection, _request_frame(put), layout, begin, *data, end, *tail)
+
+
+def _request_frame(request: Request) -> bytes:
+    return to_frame({"request": type(request).__name__, **_fields_of(request)})
 
 
 def receive_request(connection: socket.socket) -> Request | None:

@@ -37,10 +37,10 @@ RANK = 3
 class Replica:
     """A state of rank 3 with two unique items and a replicated one, ready to be sent."""
 
-    def __init__(self, step: int, generation: int = 1, meta: bytes = b"meta") -> None:
+    def __init__(self, step: int, generation: int = 1, meta: bytes = b"meta", moment_bytes: int = 100_000) -> None:
         items = [
             Item(key="weight", offset=0, nbytes=1000, dtype="float32", shape=(250,), peers=0),
-            Item(key="moment", offset=0, nbytes=100_000, dtype="float32", shape=(25_000,)),
+            Item(key="moment", offset=0, nbytes=moment_bytes, dtype="float32", shape=(moment_bytes // 4,)),
             Item(key="step", offset=0, nbytes=8, dtype="int64", shape=()),
         ]
         layout = Layout.place(items, [(1, 2)])

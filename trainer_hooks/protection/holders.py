@@ -110,6 +110,9 @@ class Following(Outgoing):
         self._outgoing, self._acknowledged = outgoing, acknowledged
         self.request, self.layout = outgoing.request, outgoing.layout
 
+    def whole(self) -> Sequence[memoryview] | None:
+        return self._outgoing.whole(self._acknowledged.values())
+
     def parts(self, held: StateId) -> Iterator[SlotPart]:
         return self._outgoing.parts(self._acknowledged.get(held))
 

@@ -19,6 +19,7 @@ from deadpool.proto.vault.wire import Put
 from deadpool.trainer_hooks.protection.copy_groups import CopyGroup, groups_of
 from deadpool.trainer_hooks.protection.slots import OpenSlot
 
+WHOLE_BYTES = 4 << 20  # of a replica: up to this, sending all of it takes less time than asking what need not be sent
 _FEW = 4  # the share of a group's items, one in so many, that is worth picking out because the holder has them
 
 
@@ -79,9 +80,9 @@ class OutgoingState:
         """Returns a state that lies in its slot, sealed."""
         layout, meta_bytes = slot.tables.layout, len(slot.tables.meta)
         outgoing = cls(stamp, layout, meta_bytes=meta_bytes, path=slot.path, data=slot.data, data_offset=slot.header.data_offset)
-        for group in groups_of(layout):
-            outgoing.landed(group, slot.tables.checksums[group.first : group.last])
-        outgoing.sealed(slot)
+        outgoing._sums = [*slot.tables.checksums]
+        outgoing._landed = [_Landed(group) for group in groups_of(layout) if group.unique]
+        outgoing._tail = _tail_of(slot)
         return outgoing
 
     @property
@@ -112,9 +113,8 @@ class OutgoingState:
             self._sums.append(total)
 
     def sealed(self, slot: OpenSlot) -> None:
-        header, rest = replica_of(slot.header, slot.tables.layout), bytes(slot.raw_tables[slot.header.layout_bytes :])
         with self._changed:
-            self._tail = rest, header.to_page()
+            self._tail = _tail_of(slot)
             self._changed.notify_all()
 
     def give_up(self) -> None:
@@ -128,6 +128,24 @@ class OutgoingState:
     def sums(self) -> Sums:
         """Returns what a holder of all of it holds."""
         return Sums(layout=self._replica, items=self._sums)
+
+    def whole(self, acknowledged: Iterable[Sums]) -> list[memoryview] | None:
+        """Returns what transport.Outgoing says, for a holder that has acknowledged these: with much of it the same, a question
+        spares more than it costs.
+        """
+        if self._tail is None or self.request.data_bytes > WHOLE_BYTES:
+            return None
+        if any(2 * self._same_bytes(each) > self.request.data_bytes for each in acknowledged):
+            return None
+        return [self._data[begin:end] for begin, end in self._layout.unique_runs()]
+
+    def _same_bytes(self, held: Sums) -> int:
+        """Returns how many bytes of the unique items are the same as in what is held."""
+        if held.layout.digest != self._replica.digest:
+            return 0
+        unique = self._layout.unique_items
+        same = (self._sums[index] == held.items[index] for index in unique.indices)
+        return sum(item.nbytes for item in compress(unique.items, same))
 
     def parts(self, held: Sums | None) -> Iterator[SlotPart]:
         """Yields what a holder needs whose slot holds this (transport.Outgoing)."""
@@ -173,6 +191,12 @@ class OutgoingState:
     def _part(self, index: int, begin: int, end: int) -> SlotPart:
         moved = self._replica.items[index].offset - self._layout.items[index].offset
         return SlotPart(path=self._path, offset=self._data_offset + begin, view=self._data[begin:end], to_offset=begin + moved)
+
+
+def _tail_of(slot: OpenSlot) -> tuple[bytes, bytes]:
+    """Returns the rest of the replica's tables, and its header page."""
+    rest = bytes(slot.raw_tables[slot.header.layout_bytes :])
+    return rest, replica_of(slot.header, slot.tables.layout).to_page()
 
 
 def _ranges(indices: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -38,6 +38,7 @@ from deadpool.proto.vault.wire import (
     receive_reply,
     send_end_of_pieces,
     send_request,
+    send_whole,
     stripes,
 )
 from deadpool.trainer_hooks.protection.connections import Connections, to_fetch
@@ -60,6 +61,7 @@ class VaultClient:
         self._socket: socket.socket | None = None
         self._more: list[socket.socket] = []  # that carry the data of what is put as well
         self._group = ""
+        self._layout_held = (0, 0)  # checksum and size of the one that was acknowledged last, over this very connection
         self._closed = False
 
     def reserve(self, rank: int, slot_bytes: int) -> None:
@@ -70,6 +72,8 @@ class VaultClient:
         sent_bytes, began_s = 0, 0.0
         with self._connection() as connection:
             put = self._over_several(outgoing.request)
+            if put.connections == 1 and (data := outgoing.whole()) is not None:
+                return self._put_whole(connection, put, outgoing, data)
             send_request(connection, put)
             begun = self._checked(connection)
             held = StateId(generation=begun.held_generation, step=begun.held_step)
@@ -85,6 +89,14 @@ class VaultClient:
             self._checked(connection)
         self._connections.took(sent_bytes, time.monotonic() - began_s)
         return sent_bytes
+
+    def _put_whole(self, connection: socket.socket, put: Put, outgoing: Outgoing, data: Sequence[memoryview]) -> int:
+        known = self._layout_held == (put.layout_checksum, put.layout_bytes)
+        put = dataclasses.replace(put, whole=1, with_layout=int(not known))
+        send_whole(connection, put, b"" if known else outgoing.layout, data, outgoing.tail())
+        self._checked(connection)
+        self._layout_held = put.layout_checksum, put.layout_bytes
+        return put.data_bytes
 
     def head(self, kind: SlotKind, rank: int, generation: int, step: int) -> tuple[Header, Tables]:
         """Returns header and tables of a sealed slot, their checksums verified."""
@@ -211,7 +223,7 @@ class VaultClient:
 
     def _drop(self) -> None:
         connections = [each for each in (self._socket, *self._more) if each is not None]
-        self._socket, self._more = None, []
+        self._socket, self._more, self._layout_held = None, [], (0, 0)
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -31,6 +31,7 @@ from deadpool.proto.vault.wire import (
     send_end_of_pieces,
     send_piece,
     send_request,
+    send_whole,
 )
 
 
@@ -429,3 +430,60 @@ def test_pieces_that_lie_outside_or_begin_within_an_item_are_refused(receiver: R
         send_piece(connection, piece[0], memoryview(bytes(piece[1])))
         assert receive_reply(connection).error
     assert receiver.steps() == set()
+
+
+def send_without_asking(connection: socket.socket, replica: Replica, *, with_layout: bool, keep_step: int = NO_STEP) -> Reply:
+    put = replica.put(keep_step, layout_checksum=replica.header.layout_checksum, whole=1, with_layout=int(with_layout))
+    cut = replica.header.layout_bytes
+    layout = replica.tables[:cut] if with_layout else b""
+    send_whole(connection, put, layout, [memoryview(replica.data)], (replica.tables[cut:], replica.header.to_page()))
+    return receive_reply(connection)
+
+
+def test_small_replicas_are_sent_whole_again_and_again(receiver: Receiver) -> None:
+    connection = reserved(receiver)
+    for step in range(2 * TURNS):
+        replica = Replica(step)
+        assert send_without_asking(connection, replica, with_layout=step < 2, keep_step=step - 1) == Reply()
+        _, head = ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=step))
+        assert head[HEADER_BYTES:] == replica.tables
+        ranges = ((0, len(replica.data)),)
+        _, data = ask(connection, GetData(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=step, ranges=ranges))
+        assert data == bytes(replica.data)
+    assert receiver.steps() == {2 * TURNS - 2, 2 * TURNS - 1}
+
+
+@pytest.mark.parametrize("wrong", ["no slots", "layout not known", "older generation", "item"])
+def test_who_sends_whole_hears_why_it_is_refused_though_all_is_under_way(receiver: Receiver, wrong: str) -> None:
+    connection = receiver.connect()
+    replica = Replica(2, moment_bytes=8 << 20)  # more than the connection takes while nobody reads
+    if wrong != "no slots":
+        assert ask(connection, ReserveSlots(rank=RANK, slot_bytes=replica.slot_bytes))[0] == Reply()
+        assert send(connection, Replica(1)) == Reply()
+    if wrong == "older generation":
+        receiver.server.fence(2)
+    if wrong == "item":
+        replica.data[-100] ^= 1
+    said = send_without_asking(connection, replica, with_layout=wrong != "layout not known", keep_step=1).error
+    expected = {"no slots": "no replica slots", "layout not known": "is not known here", "older generation": "has begun"}
+    assert expected.get(wrong, "another checksum") in said
+    assert connection.recv(1) == b""
+    assert receiver.steps() == (set() if wrong == "no slots" else {1})
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_who_sends_whole_and_dies_at_any_byte_leaves_the_committed_state_and_no_other(receiver: Receiver, share: float) -> None:
+    connection = reserved(receiver)
+    for step in (1, 2):
+        assert send_without_asking(connection, Replica(step), with_layout=step == 1, keep_step=step - 1) == Reply()
+    said = conversation(dying := Replica(3))
+    dies = receiver.connect()
+    send_request(dies, dying.put(2, layout_checksum=dying.header.layout_checksum, whole=1, with_layout=1))
+    dies.sendall(said[: int(share * len(said))])
+    dies.close()
+    deadline_s = time.monotonic() + 10
+    while receiver.steps() != {2}:  # until it is being written, the next one would not meet it
+        assert time.monotonic() < deadline_s
+    assert send_without_asking(connection, Replica(4), with_layout=False, keep_step=2) == Reply()
+    assert receiver.steps() == {2, 4}
