@@ -237,14 +237,15 @@ class Header:
 
     def to_page(self) -> bytes:
         """Returns the sealed header page."""
-        body = self._pack(0)
-        return self._pack(checksum(body)).ljust(HEADER_BYTES, b"\0")
+        return self.to_fields().ljust(HEADER_BYTES, b"\0")
 
-    def _pack(self, header_checksum: int) -> bytes:
-        return _FIELDS.pack(
+    def to_fields(self) -> bytes:
+        """Returns what the sealed header page begins with; the rest of it is empty."""
+        body = _FIELDS.pack(
             _MAGIC, 1, self.rank, self.generation, self.step, self.layout_bytes, self.meta_bytes, self.items,
-            self.data_offset, self.data_bytes, self.unique_bytes, self.layout_checksum, self.tables_checksum, header_checksum,
+            self.data_offset, self.data_bytes, self.unique_bytes, self.layout_checksum, self.tables_checksum, 0,
         )  # fmt: skip
+        return body[:-SUM_BYTES] + checksum(body).to_bytes(SUM_BYTES, "little")
 
     @classmethod
     def from_page(cls, page: bytes | memoryview) -> Self | None:
@@ -373,7 +374,7 @@ class SlotFile:
     """One mapped slot file. The writer is a rank (snapshot) or an agent's receiver (replica); anyone of the node may read."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._name = path, str(path)
         with path.open("r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
             self._inode = os.fstat(file.fileno()).st_ino
@@ -382,12 +383,12 @@ class SlotFile:
 
     def is_current(self) -> bool:
         """Returns whether its path still names this file, in this size. OSError: it names none."""
-        status = self.path.stat()
+        status = os.stat(self._name)
         return (status.st_ino, status.st_size) == (self._inode, len(self.view))
 
     def pinned(self) -> bool:
         """Returns whether a link to the file is there: what lies in it is being written to a checkpoint."""
-        return self.path.stat().st_nlink > 1
+        return os.stat(self._name).st_nlink > 1
 
     @property
     def capacity_bytes(self) -> int:
@@ -421,9 +422,10 @@ class SlotFile:
         if layout is not None:
             self.view[HEADER_BYTES:begin] = layout
         self.view[begin:end] = rest
-        page = header.to_page()
-        self.view[: _FIELDS.size] = bytes([*page[:_SEALED_OFFSET], 0, 0, 0, 0, *page[_SEALED_OFFSET + 4 : _FIELDS.size]])
-        self.view[_SEALED_OFFSET : _SEALED_OFFSET + 4] = page[_SEALED_OFFSET : _SEALED_OFFSET + 4]
+        fields, sealed_end = header.to_fields(), _SEALED_OFFSET + 4
+        self.view[: _FIELDS.size] = fields[:_SEALED_OFFSET] + b"\0\0\0\0" + fields[sealed_end:]
+        self.view[_SEALED_OFFSET:sealed_end] = fields[_SEALED_OFFSET:sealed_end]
+        self._read = fields, header
 
     def close(self) -> None:
         self.view.release()

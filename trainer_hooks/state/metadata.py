@@ -57,8 +57,11 @@ class MetaPacker:
 
     def _section(self, name: str, value: Any) -> "_Section":
         """Returns the section as it was packed for the state before, if it is the same: no value is changed after its capture."""
-        known, content = self._known.get(name), _content(value)
-        if known is not None and (known.value is value or (content is not None and content == known.content)):
+        known = self._known.get(name)
+        if known is not None and known.value is value:
+            return known
+        content = _content(value) if known is None or known.content is not None else None  # tensors are mostly where they were
+        if known is not None and content is not None and content == known.content:
             return known
         parts: list[bytes] = []
         return _Section(value, content, json.dumps(_written(value, parts), separators=(",", ":")), parts)

@@ -2,49 +2,57 @@
 
 import random
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy
 import torch
 
-_Words = tuple[Any, Any, torch.Tensor, list[torch.Tensor]]
-
-_captured: list[tuple[_Words, dict[str, Any]]] = []  # what the generators gave last, and how that can be stored
+_captured: dict[str, tuple[Any, Any]] = {}  # by generator: what tells its state from another, and how that state can be stored
+_together: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # what was captured last: of each generator, and as a whole
 
 
 def capture() -> dict[str, Any]:
     """Returns a copy of all states, in types that can be stored (storable.py); the same object as long as nobody draws."""
-    words = (
-        random.getstate(),
-        numpy.random.get_state(legacy=True),
-        torch.get_rng_state(),
-        torch.cuda.get_rng_state_all() if _cuda_is_used() else [],
+    states = _python(), _numpy(), _torch(), _cuda()
+    if not _together or any(now is not before for now, before in zip(states, _together[0][0], strict=True)):
+        _together[:] = [(states, dict(zip(("python", "numpy", "torch", "cuda"), states, strict=True)))]
+    return _together[0][1]
+
+
+def _kept(name: str, words: Any, storable: Callable[[], Any]) -> Any:
+    """Returns the generator's state as it can be stored: the same object as before as long as the words are the same."""
+    known = _captured.get(name)
+    if known is None or known[0] != words:
+        known = _captured[name] = words, storable()
+    return known[1]
+
+
+def _python() -> list[Any]:
+    words = version, numbers, gauss = random.getstate()
+    kept: list[Any] = _kept(
+        "python", words, lambda: [version, torch.frombuffer(array("q", numbers), dtype=torch.int64), gauss]
     )
-    if not (_captured and _same(_captured[0][0], words)):
-        _captured[:] = [(words, _storable(words))]
-    return _captured[0][1]
+    return kept
 
 
-def _same(one: _Words, other: _Words) -> bool:
-    (name, keys, *rest), (other_name, other_keys, *other_rest) = one[1], other[1]
-    return (
-        one[0] == other[0]
-        and (name, rest) == (other_name, other_rest)
-        and numpy.array_equal(keys, other_keys)
-        and torch.equal(one[2], other[2])
-        and len(one[3]) == len(other[3])
-        and all(map(torch.equal, one[3], other[3]))
-    )
+def _numpy() -> list[Any]:
+    name, keys, *rest = numpy.random.get_state(legacy=True)
+    words = name, keys.tobytes(), *rest
+    kept: list[Any] = _kept("numpy", words, lambda: [name, torch.from_numpy(numpy.asarray(keys, dtype="int64")), *rest])
+    return kept
 
 
-def _storable(words: _Words) -> dict[str, Any]:
-    (version, numbers, gauss), (name, keys, *rest), torch_state, cuda_states = words
-    return {
-        "python": [version, torch.frombuffer(array("q", numbers), dtype=torch.int64), gauss],
-        "numpy": [name, torch.from_numpy(numpy.asarray(keys, dtype="int64")), *rest],
-        "torch": torch_state,
-        "cuda": cuda_states,
-    }
+def _torch() -> torch.Tensor:
+    state = torch.get_rng_state()
+    kept: torch.Tensor = _kept("torch", state.numpy().tobytes(), lambda: state)
+    return kept
+
+
+def _cuda() -> list[torch.Tensor]:
+    states = torch.cuda.get_rng_state_all() if _cuda_is_used() else []
+    kept: list[torch.Tensor] = _kept("cuda", [each.numpy().tobytes() for each in states], lambda: states)
+    return kept
 
 
 def restore(states: dict[str, Any]) -> None:
@@ -60,4 +68,4 @@ def restore(states: dict[str, Any]) -> None:
 
 
 def _cuda_is_used() -> bool:
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
