@@ -17,6 +17,7 @@ from pathlib import Path
 
 RECORD_BYTES = 64 << 10
 _HEAD = struct.Struct("<qqqqqqqqqqqqqqq")  # as in Head
+_COMMIT_AT = 5 * 8
 _SCRIPT_ENDED_AT = _HEAD.size  # one byte, which no write of the head touches
 _HELD_AT = 124  # the agent's word: 0, or one more than the step
 _HELD = struct.Struct("<i")
@@ -99,6 +100,10 @@ class CallRecord:
             head.stall_ns, head.typical_step_ns, head.yielded, head.until, head.stepped_ns, head.waited_ns, head.replicated_bytes,
             head.interval, head.busy_ns,
         )  # fmt: skip
+
+    def write_commit(self, commit_step: int) -> None:
+        """Writes the head's newest commit alone."""
+        struct.pack_into("<q", self._map, _COMMIT_AT, commit_step)
 
     def end_script(self) -> None:
         """The script has ended by itself, without an error."""

@@ -59,7 +59,7 @@ class RankGuard:
         self._reducers = reducers = DdpReducers(state.models)
         if reducers:
             state.extra = {**state.extra, DDP: reducers}
-        self._protection = Protection(session, state, engine, on_commit=lambda: self._write_record(self.next_step))
+        self._protection = Protection(session, state, engine, on_commit=self._write_commit)
         self._recovery = Recovery(session, state, self._protection, reducers)
         self._start_state = StartState(session, state, self._protection, reducers)
         self._drill = DrilledRank(session, state)
@@ -394,6 +394,11 @@ class RankGuard:
         self.next_step = plan.resume_step
         self._resumed_sent = False
         self._protection.again(plan)
+
+    def _write_commit(self) -> None:
+        """A commit is known: the rest of the record stays as the training has written it."""
+        with self._session.changed:
+            self._session.record.write_commit(self._member.commit_step)
 
     def _write_record(self, step: int) -> None:
         with self._session.changed:

@@ -11,14 +11,14 @@ _LAST_LOOK_S = 0.25
 
 
 class Looks:
-    """When to look for something that comes again and again, and took `last_s` the last time: a little before that, so that it is
-    found with the first look for a while, each time earlier, until it is not there yet and `last_s` is found anew.
+    """When to look for something that comes again and again, and was found after `last_s` the last time: a little before that, so
+    that it is found with the first look for a while, each time earlier, until it is not there yet. Then `last_s` grows by half.
     """
 
     def __init__(self, last_s: float) -> None:
         self._began_s = time.monotonic()
-        self._pause_s = min(max(0.9 * last_s, _FIRST_LOOK_S), _LAST_LOOK_S)
-        self._step_s = max(0.25 * last_s, _FIRST_LOOK_S)
+        self._pause_s = min(max(0.97 * last_s, _FIRST_LOOK_S), _LAST_LOOK_S)
+        self._step_s = max(0.5 * last_s, _FIRST_LOOK_S)
         self._hurried_s = _FIRST_LOOK_S
 
     def waited_s(self) -> float:

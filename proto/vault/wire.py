@@ -46,6 +46,7 @@ from deadpool.proto.messages import SlotKind
 from deadpool.proto.step import NO_STEP
 
 MAX_FRAME_BYTES = 1 << 20
+RUNS_MAX = 512  # of a replica's data that are sent by one call: the kernel takes twice as many
 _PIECE = struct.Struct("<QQ")
 
 
@@ -154,7 +155,7 @@ def send_request(connection: socket.socket, request: Request) -> None:
 
 
 def send_whole(connection: socket.socket, put: Put, layout: bytes, data: Sequence[memoryview], tail: tuple[bytes, bytes]) -> None:
-    """Sends a Put and all that follows it. `layout`: b"" where the holder knows it; `data`: the replica's, one after the other."""
+    """Sends a Put and all that follows it. `layout`: b"" where the holder knows it; `data`: the replica's, RUNS_MAX at most."""
     begin, end = piece_head(0, put.data_bytes), piece_head(0, 0)
     send_together(connection, _request_frame(put), layout, begin, *data, end, *tail)
 

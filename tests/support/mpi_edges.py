@@ -76,6 +76,9 @@ class Sealed(Outgoing):
         self.request, self.layout = put, tables[: put.layout_bytes]
         self._parts, self._tail, self._like = parts, (tables[put.layout_bytes :], page), like
 
+    def whole(self) -> None:
+        return None
+
     def parts(self, held: StateId) -> Iterator[SlotPart]:
         return (part for part in self._parts if held.step != self._like or part.to_offset < ITEM_BYTES)
 

@@ -95,7 +95,10 @@ class Boundary:
 
     def touched(self) -> list[str]:
         """Returns the keys of the shared items whose version counters have moved since the state was complete."""
-        moved = (self.captured.versions() != self.versions) & self.captured.is_shared
+        versions = self.captured.versions()
+        if versions.tobytes() == self.versions.tobytes():
+            return []
+        moved = (versions != self.versions) & self.captured.is_shared
         return [self.held[index].key for index in numpy.flatnonzero(moved)]
 
     def stall_s(self) -> float:

@@ -31,8 +31,12 @@ class CopyGroup:
         return [slice(item.offset, item.offset + item.nbytes) for item in self.items]
 
     @cached_property
+    def sizes(self) -> list[int]:
+        return [item.nbytes for item in self.items]
+
+    @cached_property
     def nbytes(self) -> int:
-        return sum(item.nbytes for item in self.items)
+        return sum(self.sizes)
 
 
 def is_small(nbytes: int) -> bool:

@@ -111,7 +111,7 @@ class Following(Outgoing):
         self.request, self.layout = outgoing.request, outgoing.layout
 
     def whole(self) -> Sequence[memoryview] | None:
-        return self._outgoing.whole(self._acknowledged.values())
+        return self._outgoing.whole(next(reversed(self._acknowledged.values()), None))
 
     def parts(self, held: StateId) -> Iterator[SlotPart]:
         return self._outgoing.parts(self._acknowledged.get(held))

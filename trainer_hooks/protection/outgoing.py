@@ -6,7 +6,7 @@ slot is sealed. The senders, a thread for each holder, follow; one that has to b
 
 import operator
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -15,11 +15,13 @@ from deadpool.host.errors import SnapshotError
 from deadpool.proto.vault.layout import SUM_BYTES, Layout, replica_of
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import SlotPart
-from deadpool.proto.vault.wire import Put
+from deadpool.proto.vault.wire import RUNS_MAX, Put
 from deadpool.trainer_hooks.protection.copy_groups import CopyGroup, groups_of
 from deadpool.trainer_hooks.protection.slots import OpenSlot
 
-WHOLE_BYTES = 4 << 20  # of a replica: up to this, sending all of it takes less time than asking what need not be sent
+WHOLE_BYTES = 4 << 20  # of a replica that is sent whole: the holder may refuse it when all is under way
+QUESTION_BYTES = 512 << 10  # sent and received in the time that it takes to ask what need not be
+_PIECE_BYTES = 16 << 10  # sent and received in the time that a piece of its own takes
 _FEW = 4  # the share of a group's items, one in so many, that is worth picking out because the holder has them
 
 
@@ -129,23 +131,26 @@ class OutgoingState:
         """Returns what a holder of all of it holds."""
         return Sums(layout=self._replica, items=self._sums)
 
-    def whole(self, acknowledged: Iterable[Sums]) -> list[memoryview] | None:
-        """Returns what transport.Outgoing says, for a holder that has acknowledged these: with much of it the same, a question
-        spares more than it costs.
+    def whole(self, newest: Sums | None) -> list[memoryview] | None:
+        """Returns what transport.Outgoing says. `newest`: what the holder has acknowledged last.
+
+        What is the same there is mostly the same in the state before, which the holder would name: where that is much, the
+        question is worth its time.
         """
-        if self._tail is None or self.request.data_bytes > WHOLE_BYTES:
+        runs = self._layout.unique_runs()
+        if self._tail is None or self.request.data_bytes > WHOLE_BYTES or len(runs) > RUNS_MAX:
             return None
-        if any(2 * self._same_bytes(each) > self.request.data_bytes for each in acknowledged):
+        if newest is not None and self.request.data_bytes > QUESTION_BYTES and self._same_bytes(newest) > QUESTION_BYTES:
             return None
-        return [self._data[begin:end] for begin, end in self._layout.unique_runs()]
+        return [self._data[begin:end] for begin, end in runs]
 
     def _same_bytes(self, held: Sums) -> int:
-        """Returns how many bytes of the unique items are the same as in what is held."""
+        """Returns how many bytes of the unique items are the same in what is held."""
         if held.layout.digest != self._replica.digest:
             return 0
-        unique = self._layout.unique_items
-        same = (self._sums[index] == held.items[index] for index in unique.indices)
-        return sum(item.nbytes for item in compress(unique.items, same))
+        groups = [each.group for each in self._landed]
+        same = (map(operator.eq, self._sums[each.first : each.last], held.items[each.first : each.last]) for each in groups)
+        return sum(sum(compress(group.sizes, each)) for group, each in zip(groups, same, strict=True))
 
     def parts(self, held: Sums | None) -> Iterator[SlotPart]:
         """Yields what a holder needs whose slot holds this (transport.Outgoing)."""
@@ -177,10 +182,15 @@ class OutgoingState:
         if known is not None:
             differ = list(map(operator.ne, self._sums[first:last], known[first:last]))
             if sum(differ) * _FEW <= (_FEW - 1) * len(differ):
-                for begin, end in _ranges(compress(range(first, last), differ)):
+                for begin, end in _ranges(compress(range(first, last), differ), self._is_gap):
                     yield from self._items(begin, end)
                 return
         yield from self._items(first, last)
+
+    def _is_gap(self, end: int, begin: int) -> bool:
+        """Returns whether it pays not to send what lies between the items [..., end) and [begin, ...)."""
+        items = self._layout.items
+        return items[begin].offset - items[end - 1].offset - items[end - 1].nbytes > _PIECE_BYTES
 
     def _items(self, first: int, last: int) -> Iterator[SlotPart]:
         items = self._layout.items
@@ -199,14 +209,15 @@ def _tail_of(slot: OpenSlot) -> tuple[bytes, bytes]:
     return rest, replica_of(slot.header, slot.tables.layout).to_page()
 
 
-def _ranges(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yields [first, last) of what follows one another."""
+def _ranges(indices: Iterable[int], is_gap: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
+    """Yields [first, last) that these indices lie in, apart where there is a gap between what ends and what begins there."""
     first = last = -1
     for index in indices:
-        if index != last:
-            if last > first:
-                yield first, last
+        if first < 0:
+            first = index
+        elif index != last and is_gap(last, index):
+            yield first, last
             first = index
         last = index + 1
-    if last > first:
+    if first >= 0:
         yield first, last

@@ -29,6 +29,7 @@ _HEAD: Final = struct.Struct("<8sQ")
 _TAG: Final = ""
 _AS_THEY_ARE: Final = frozenset({str, bool, float, type(None)})  # and int, which has limits as text
 _TEXT: Final = {str}
+_to_text: Final = json.JSONEncoder(separators=(",", ":")).encode
 _INT_MAX: Final = 1 << 256
 _MARSHAL_WITHOUT_REFERENCES: Final = 2  # later versions write how often an object is referred to
 _AS_NUMPY: Final = frozenset({torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64, torch.bool})
@@ -43,19 +44,28 @@ class MetaPacker:
     """Packs the metadata of one state after the other. For one thread alone."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Section] = {}
+        self._known: dict[tuple[str, ...], _Section] = {}
 
     def pack(self, meta: Meta) -> bytes:
         """Returns the same as pack_meta."""
         if meta[GAPS]:
             raise SnapshotError(f"not in the snapshot: {_named(meta[GAPS])}")
-        self._known = {name: self._section(name, value) for name, value in meta.items()}
-        text = ",".join(f"{json.dumps(name)}:{section.text}" for name, section in self._known.items())
-        data = f"{{{text}}}".encode()
-        parts = (part for section in self._known.values() for part in section.parts)
+        found: dict[tuple[str, ...], _Section] = {}
+        texts = []
+        for name, value in meta.items():
+            if _is_plain(value):  # as are those of generators, optimizers and extras: each of them changes by itself
+                sections = [self._section((name, key), part) for key, part in value.items()]
+                found.update(zip(((name, key) for key in value), sections, strict=True))
+                texts.append(f"{_to_text(name)}:{{{','.join(section.text for section in sections)}}}")
+            else:
+                found[name,] = section = self._section((name,), value)
+                texts.append(section.text)
+        self._known = found
+        data = f"{{{','.join(texts)}}}".encode()
+        parts = (part for section in found.values() for part in section.parts)
         return b"".join((_HEAD.pack(_MAGIC, len(data)), data, *parts))
 
-    def _section(self, name: str, value: Any) -> "_Section":
+    def _section(self, name: tuple[str, ...], value: Any) -> "_Section":
         """Returns the section as it was packed for the state before, if it is the same: no value is changed after its capture."""
         known = self._known.get(name)
         if known is not None and known.value is value:
@@ -64,12 +74,14 @@ class MetaPacker:
         if known is not None and content is not None and content == known.content:
             return known
         parts: list[bytes] = []
-        return _Section(value, content, json.dumps(_written(value, parts), separators=(",", ":")), parts)
+        return _Section(value, content, f"{_to_text(name[-1])}:{_to_text(_written(value, parts))}", parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A part of the metadata, and what it is packed to. `content`: None where only the very same object is surely the same."""
+    """A part of the metadata, and what it is packed to, behind its name. `content`: None where only the very same object is
+    surely the same.
+    """
 
     value: Any
     content: bytes | None
@@ -114,7 +126,7 @@ def _written(value: Any, parts: list[bytes]) -> Any:
     if kind is list:
         return [_written(part, parts) for part in value]
     if kind is dict:
-        if _TAG not in value and (not value or set(map(type, value)) == _TEXT):
+        if _is_plain(value) or not value:
             return {key: part if type(part) in _AS_THEY_ARE else _written(part, parts) for key, part in value.items()}
         return {_TAG: ["dict", *([_written(key, parts), _written(part, parts)] for key, part in value.items())]}
     if kind is tuple or kind is torch.Size:
@@ -126,6 +138,11 @@ def _written(value: Any, parts: list[bytes]) -> Any:
     if kind is torch.device:
         return {_TAG: ["device", str(value)]}
     raise AssertionError(f"storable.encode gives no {kind}")
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether it is an object in JSON just as it is, and has any part."""
+    return type(value) is dict and set(map(type, value)) == _TEXT and _TAG not in value
 
 
 def _tensor_written(tensor: Tensor, parts: list[bytes]) -> list[Any]:

@@ -30,14 +30,13 @@ def _kept(name: str, words: Any, storable: Callable[[], Any]) -> Any:
 
 def _python() -> list[Any]:
     words = version, numbers, gauss = random.getstate()
-    kept: list[Any] = _kept(
-        "python", words, lambda: [version, torch.frombuffer(array("q", numbers), dtype=torch.int64), gauss]
-    )
+    kept: list[Any] = _kept("python", words, lambda: [version, torch.frombuffer(array("q", numbers), dtype=torch.int64), gauss])
     return kept
 
 
 def _numpy() -> list[Any]:
-    name, keys, *rest = numpy.random.get_state(legacy=True)
+    found: Any = numpy.random.get_state(legacy=True)
+    name, keys, *rest = found
     words = name, keys.tobytes(), *rest
     kept: list[Any] = _kept("numpy", words, lambda: [name, torch.from_numpy(numpy.asarray(keys, dtype="int64")), *rest])
     return kept

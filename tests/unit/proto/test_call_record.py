@@ -22,6 +22,8 @@ def test_a_reader_sees_what_the_writer_wrote(path: Path) -> None:
     )  # fmt: skip
     writer.write_head(head)
     assert reader.head() == head
+    writer.write_commit(4)
+    assert reader.head() == replace(head, commit_step=4)
     writer.end_script()
     writer.write_head(head)
     writer.close()
