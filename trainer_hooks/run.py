@@ -159,13 +159,14 @@ class Run:
     ) -> Guard:
         """Returns the guard of this training state: all parameters, buffers and optimizer state, the random generators of
         python, numpy, torch and CUDA, and `extra`: what has a state_dict() (of tensors, numpy arrays, numbers, text, lists and
-        dicts), and random generators of the script's own.
+        dicts), random generators of the script's own, and plain dicts, lists, sets, deques, arrays, tensors and objects of
+        dataclasses, which are restored in place.
 
         Call once, after wrapping (DDP, FSDP, ZeRO) and after LR schedulers were made. From here on optimizer.step waits for the
         copy of the state that it is about to change, and does nothing in a step that will be discarded.
 
         ConfigError, with which the job ends (exit code 2): called twice; a parameter that has no memory yet or lies on a device
-        that is not this rank's; an extra that is neither stateful nor a generator; a hook of DDP's that keeps a state.
+        that is not this rank's; an extra that is none of these; a hook of DDP's that keeps a state.
 
         `optimizer`: {} where the steps change the parameters without one: what is written while it is copied is found by its
         version counters, and cloned at each boundary from then on (protection/outside_writes.py).

@@ -38,7 +38,7 @@ def node_environment(
     """
     environment = {name: value for name, value in inherited.items() if name not in _OF_A_RANK}
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    environment |= thread_environment(config, inherited)
+    environment |= loading_environment(config, inherited)
     if config.numa_binding:
         environment[NUMA_BINDING] = config.numa_binding
     if host == "127.0.0.1" or interface:
@@ -60,9 +60,14 @@ def node_environment(
     }
 
 
-def thread_environment(config: JobConfig, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns what torch's libraries read as they are loaded: one thread for a rank that has neighbours, as torchrun has it."""
-    return {"OMP_NUM_THREADS": "1"} if config.nproc_per_node > 1 and "OMP_NUM_THREADS" not in inherited else {}
+def loading_environment(config: JobConfig, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Returns what is read while python and torch's libraries are loaded, where the user has said nothing else.
+
+    One thread for a rank that has neighbours, as torchrun has it. Texts are hashed alike in every process: with a set of them a
+    rank on another node would go through it in another order than the one that it replaces.
+    """
+    wanted = {"PYTHONHASHSEED": "0"} | ({"OMP_NUM_THREADS": "1"} if config.nproc_per_node > 1 else {})
+    return {name: value for name, value in wanted.items() if name not in inherited}
 
 
 def rank_environment(

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from deadpool.agent.processes.environment import thread_environment
+from deadpool.agent.processes.environment import loading_environment
 from deadpool.host.console import tell
 from deadpool.host.errors import ConfigError
 from deadpool.host.script import is_application
@@ -160,7 +160,7 @@ def start_early(config: JobConfig) -> None:
 
     torch is being imported while we import what we need ourselves, and find the supervisor.
     """
-    environment = {**os.environ, **thread_environment(config, os.environ)}
+    environment = {**os.environ, **loading_environment(config, os.environ)}
     if INHERITED in os.environ:
         return
     with contextlib.suppress(OSError):  # said when it is tried again

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from deadpool.agent.processes.environment import thread_environment
+from deadpool.agent.processes.environment import loading_environment
 from deadpool.agent.processes.warm import preparation, spawn_warm, take_inherited
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import warm_wire
@@ -78,7 +78,7 @@ def open_warm_nodes(config: JobConfig, nodes: int) -> WarmNodes | None:
         if inherited is not None:
             inherited[1].close()
         return None
-    environment = {**os.environ, **thread_environment(config, os.environ)}
+    environment = {**os.environ, **loading_environment(config, os.environ)}
     pid, control = inherited or spawn_warm(config.python, environment)
     warm_wire.send(control, preparation(config, environment))
     return WarmNodes(pid, control)

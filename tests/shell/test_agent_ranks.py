@@ -57,6 +57,7 @@ def test_a_rank_has_torchruns_variables_and_its_end_is_reported(tmp_path: Path) 
             "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
             "GLOO_SOCKET_IFNAME": "lo",
             "DEADPOOL_NODE_ID": "node0",
             "DEADPOOL_VAULT_DIR": str(node.vault()),

@@ -159,7 +159,7 @@ def _advice(name: str) -> str:
     if name.startswith(UNPROTECTED):
         return "give it to protect() with the others"
     if name == HASHES:
-        return "another in each process, and so is the order of a set of texts; have PYTHONHASHSEED=0 in the environment"
+        return "another in each process, and so is the order of a set of texts; leave PYTHONHASHSEED at 0"
     if name.startswith(CALL):
         if name.endswith(KEEPS):
             return "they are gone in a new process; what it computes must depend on its arguments alone"

@@ -1,4 +1,4 @@
-"""What a script registers beside models and optimizers: anything with a state_dict, and random generators of its own."""
+"""What a script registers beside models and optimizers: anything with a state_dict, plain containers, random generators."""
 
 import random
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from deadpool.host.errors import ConfigError
+from deadpool.trainer_hooks.state.containers import Container, Plain, is_container
 
 
 @runtime_checkable
@@ -20,7 +21,8 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
 
 
-Extra = Stateful | torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState
+Generator = torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState | numpy.random.BitGenerator
+Extra = Stateful | Generator | Plain
 
 
 def stateful(extras: Mapping[str, Extra]) -> dict[str, Stateful]:
@@ -46,9 +48,13 @@ def _stateful(name: str, extra: Extra) -> Stateful:
         return _NumpyGenerator(extra)
     if isinstance(extra, numpy.random.RandomState):
         return _LegacyNumpyGenerator(extra)
+    if isinstance(extra, numpy.random.BitGenerator):
+        return _BitGenerator(extra)
+    if is_container(extra):
+        return Container(extra)
     raise ConfigError(
-        f"protect(extra={{{name!r}: ...}}): {type(extra).__name__} has no state_dict() and load_state_dict(); "
-        "pass an object that has both, or a random generator of torch, numpy or python"
+        f"protect(extra={{{name!r}: ...}}): {type(extra).__name__} has no state_dict() and load_state_dict(); pass an object "
+        "that has both, a random generator of torch, numpy or python, or a dict, list, set, deque, array, tensor or dataclass"
     )
 
 
@@ -83,6 +89,17 @@ class _NumpyGenerator:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._generator.bit_generator.state = state_dict["state"]
+
+
+class _BitGenerator:
+    def __init__(self, generator: numpy.random.BitGenerator) -> None:
+        self._generator = generator
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._generator.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._generator.state = state_dict["state"]
 
 
 class _LegacyNumpyGenerator:

@@ -7,6 +7,9 @@ left out; what cannot be stored is left out too, and named. `decode` puts the li
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
 from io import BytesIO
 from typing import Any, Final
 
@@ -17,6 +20,14 @@ from torch import Tensor
 _TAG: Final = "__deadpool__"
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
 _PLAIN = (type(None), bool, int, float, str, torch.Size, torch.dtype, torch.device)
+_TEXTS: Final[dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]]] = {  # exact types that a text says wholly
+    "Decimal": (str, Decimal),
+    "Fraction": (str, Fraction),
+    "date": (date.isoformat, date.fromisoformat),
+    "datetime": (datetime.isoformat, datetime.fromisoformat),
+    "range": (lambda each: f"{each.start} {each.stop} {each.step}", lambda text: range(*map(int, text.split()))),
+}
+_BY_TEXT = {Decimal, Fraction, date, datetime, range}
 _FACTORIES = {kind.__name__: kind for kind in (dict, list, set, int, float, str, tuple)}
 
 OnTensor = Callable[[str, Tensor], Any]
@@ -49,6 +60,8 @@ def encode(value: Any, path: str, left_out: list[str], *, on_tensor: OnTensor | 
         return {_TAG: kind.__name__, "parts": parts, "length": getattr(value, "maxlen", None)}
     if kind in (bytes, bytearray):
         return {_TAG: kind.__name__, "data": _bytes(bytes(value))}
+    if kind in _BY_TEXT and getattr(value, "tzinfo", None) is None:
+        return {_TAG: kind.__name__, "text": _TEXTS[kind.__name__][0](value)}
     if kind is complex:
         return {_TAG: "complex", "parts": [value.real, value.imag]}
     if isinstance(value, BytesIO):
@@ -119,6 +132,8 @@ def _untagged(value: dict[str, Any], live: Any, item: Callable[[str], Tensor] | 
             return bytearray(_raw(value["data"]))
         case "BytesIO":
             return BytesIO(_raw(value["data"]))
+        case kind if kind in _TEXTS:
+            return _TEXTS[kind][1](value["text"])
         case "complex":
             return complex(*value["parts"])
         case "set" | "frozenset" | "deque" as kind:
