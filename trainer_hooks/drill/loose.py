@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from inspect import getgeneratorlocals, getgeneratorstate
 from itertools import count, islice
 from operator import length_hint
+from secrets import token_hex
 from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader
 from deadpool.trainer_hooks.drill.digests import digest
 from deadpool.trainer_hooks.drill.plain_values import generator_state, is_clock_reading, is_plain, plain_text
 from deadpool.trainer_hooks.drill.reached import OURS, Reached, hooks_in, is_of_script
-from deadpool.trainer_hooks.drill.verdict import ATTRIBUTE, CALL, KEEPS, UNPROTECTED
+from deadpool.trainer_hooks.drill.verdict import ATTRIBUTE, CALL, KEEPS, UNPROTECTED, UNSEEN
 
 _DEPTH = 8
 _VALUES_MAX = 20_000
@@ -42,6 +43,15 @@ _LEFT_OUT = (
     "unittest",
     "_thread",
 )  # no values
+_NOTHING_IN = (
+    "builtins",
+    "operator",
+    "functools",
+    "re",
+    "weakref",
+    "torch",
+    "numpy",
+)  # no state
 _LAUNCHED = ("DEADPOOL_", "MASTER_", "TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_", "RANK", "WORLD_SIZE", "NODE_")
 _OF_MODULES = frozenset(vars(nn.Module()))
 _OF_OPTIMIZERS = frozenset((*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "step", "optim"))
@@ -80,11 +90,8 @@ def loose_of(
         looked.named(name, value)
     for name, value in (extra or {}).items():
         looked.named(f"extra[{name!r}]", value)
-    calls = {f"{CALL}{name}": f"answer {next(_answers)}" for name in looked.reached.calls}
+    calls = {f"{CALL}{name}": f"answer {token_hex(8)}" for name in looked.reached.calls}
     return looked.found | calls
-
-
-_answers = count(os.getpid() << 20)
 
 
 class _Looked:
@@ -188,8 +195,11 @@ class _Looked:
                 self._look(f"{UNPROTECTED}optimizer {{}}".format, f"{path}.param_groups[{index}]", settings, depth - 1)
             for index, kept in enumerate(value.state.values()):
                 self._look(f"{UNPROTECTED}optimizer {{}}".format, f"{path}.state[{index}]", kept, depth - 1)
-        for name, part in _attributes(value):
+        kept = dict(_attributes(value))
+        for name, part in kept.items():
             self._look(label, f"{path}.{name}", part, depth - 1)
+        if not (kept or isinstance(value, type) or hasattr(value, "__dict__") or module in _NOTHING_IN):
+            self.found[f"{UNSEEN}{path} (a {module}.{kind.__qualname__})"] = f"answer {token_hex(8)}"
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:

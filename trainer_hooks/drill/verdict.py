@@ -13,6 +13,7 @@ _ITERATOR = "iterator "
 ATTRIBUTE = "attribute "
 SETTING = "setting "
 UNPROTECTED = "unprotected "  # model or optimizer: of the script's, and not given to protect()
+UNSEEN = "content of "  # of an object that shows nothing of itself, as a database
 KEEPS = ", which keeps its answers"
 CALL, HASHES = "call of ", "hash() of texts"  # of what no two attempts, or no two processes, answer alike
 _OWNER = re.compile(r".*? ?(?:self\.)?[^.\[ ]*(?=[.\[]|$)")  # the name of what a variable belongs to
@@ -78,7 +79,7 @@ def beside(first: Mapping[int, AttemptTables], again: Mapping[int, AttemptTables
         names = [
             each.name
             for each in differences(first[rank].after, again[rank].after)
-            if each.part is TablePart.LOOSE and not each.name.startswith((CALL, HASHES, f"{ATTRIBUTE}training of module"))
+            if each.part is TablePart.LOOSE and not each.name.startswith((CALL, UNSEEN, HASHES, f"{ATTRIBUTE}training of module"))
         ]
         for name in _by_owner(names):
             found.setdefault(name, []).append(rank)
@@ -128,12 +129,12 @@ def _suspects(loose: Sequence[str], *, value_differs: bool) -> Iterator[str]:
     What never answers alike is suspected where nothing else is.
     """
     said = [name for name in loose if not name.startswith(f"{ATTRIBUTE}training of module")]
-    always = [name for name in said if name.startswith(CALL) or name == HASHES]
+    always = [name for name in said if name.startswith((CALL, UNSEEN)) or name == HASHES]
     kept = [name for name in said if name not in always]
     of_optimizers = [name for name in kept if name.startswith(ATTRIBUTE) and " of module " not in name]
     others = [name for name in kept if name not in of_optimizers]
     likely = (others or of_optimizers) if value_differs else (of_optimizers or others)
-    calls = [name for name in always if name.startswith(CALL)]
+    calls = [name for name in always if name != HASHES]
     likely = sorted(likely, key=lambda name: not name.startswith((_GENERATOR, _ITERATOR))) or calls or always
     for name in _by_owner(likely):
         yield f"{name}, which is not in the state: {_advice(name)}"
@@ -159,7 +160,9 @@ def _advice(name: str) -> str:
     if name.startswith(UNPROTECTED):
         return "give it to protect() with the others"
     if name == HASHES:
-        return "another in each process, and so is the order of a set of texts; leave PYTHONHASHSEED at 0"
+        return "another in each process, and so is the order of a set of texts; leave PYTHONHASHSEED=0 as it is"
+    if name.startswith(UNSEEN):
+        return "it cannot be looked into; have what a step reads of it in extra="
     if name.startswith(CALL):
         if name.endswith(KEEPS):
             return "they are gone in a new process; what it computes must depend on its arguments alone"

@@ -43,10 +43,10 @@ class Container:
 
 def attributes(owner: Any) -> dict[str, Any]:
     """Returns the attributes of an object, those in slots as well."""
-    slots = [name for kind in type(owner).__mro__ for name in vars(kind).get("__slots__", ()) if hasattr(owner, name)]
-    return {name: getattr(owner, name) for name in slots if name not in ("__dict__", "__weakref__")} | getattr(
-        owner, "__dict__", {}
-    )
+    declared = [vars(kind).get("__slots__", ()) for kind in type(owner).__mro__]
+    slots = [name for names in declared for name in ((names,) if isinstance(names, str) else names)]
+    kept = {name: getattr(owner, name) for name in slots if name not in ("__dict__", "__weakref__") and hasattr(owner, name)}
+    return kept | getattr(owner, "__dict__", {})
 
 
 def refill(live: Any, saved: Any) -> Any:

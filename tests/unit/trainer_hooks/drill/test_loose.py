@@ -7,7 +7,9 @@ import heapq
 import itertools
 import os
 import random
+import re
 import secrets
+import sqlite3
 import sys
 import threading
 import time
@@ -310,6 +312,17 @@ def test_what_never_answers_alike_is_named() -> None:
     assert {name for name in once if once[name] != again[name]} == {
         "call of time.time()", "call of secrets.randbelow()", "call of hash()",
     }  # fmt: skip
+
+
+def test_what_cannot_be_looked_into_is_named() -> None:
+    database, lock, text = sqlite3.connect(":memory:"), threading.Lock(), re.compile("a")
+
+    def train_step(step: int) -> object:
+        return database, lock, text, object()
+
+    found = loose_of({}, {}, train_step)
+    database.close()
+    assert found.keys() == {"content of database (a sqlite3.Connection)"}
 
 
 def frame_of_a_loop() -> dict[str, str]:

@@ -141,6 +141,7 @@ def test_what_is_suspected_comes_with_what_to_do() -> None:
         ("unprotected optimizer critic.state[0]['step']", "give it to protect()"),
         ("setting torch.get_default_dtype()", "set it before the loop"),
         ("call of noise(), which keeps its answers", "depend on its arguments alone"),
+        ("content of db (a sqlite3.Connection)", "it cannot be looked into"),
         ("hash() of texts", "PYTHONHASHSEED=0"),
     ):
         assert advice in cause(attempt(loose={name: "1"}), attempt(loose={name: "2"}, loss="0.6"))

@@ -108,7 +108,8 @@ def test_what_the_script_has_names_for_stays_the_same_object() -> None:
 
 
 def test_what_can_be_none_is_refused_with_what_can() -> None:
-    for value in (lambda: 0, iter([1]), 5, (1, 2), "text"):
+    values: list[Any] = [lambda: 0, iter([1]), 5, (1, 2), "text"]
+    for value in values:
         with pytest.raises(
             ConfigError, match=r"'it': .*has no state_dict\(\).*a dict, list, set, deque, array, tensor or dataclass"
         ):
