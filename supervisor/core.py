@@ -281,7 +281,7 @@ class Job:
             return
         if known is not None and known.live:
             node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s, comes_back=True)
-        node = state.roster.add(hello, state.generation, dict(state.config.topology))
+        node = state.roster.add(hello, state.generation, dict(state.config.topology), orders_sent=state.orders.newest)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
         hello_read(state, node.node_id, hello.readings)
         resumption.welcome(state, node)

@@ -9,6 +9,7 @@ from deadpool.supervisor.model.membership import Node
 from deadpool.supervisor.model.state import JobState
 
 REHOME_S = 1.0  # for those behind a relay that is gone to come back; then their silence counts
+_LOST_MAX = 1 << 32  # orders of which a lost journal knew: what follows has a number that no agent has seen
 RETURN_S = 2.0  # for the agents to come back to a new supervisor: its deadlines start to run only then
 
 
@@ -35,7 +36,8 @@ def resume(state: JobState, node: Node, hello: Hello, *, now_s: float) -> None:
         welcome(state, node)
         _say_again(state, node)
         return
-    behind = hello.obeyed > session.sent or hello.generation > state.generation
+    sent = max(session.sent, state.orders.to_all_newest)
+    behind = hello.obeyed > sent or hello.generation > state.generation
     order = Welcome(
         config_json=state.config_json,
         generation=hello.generation,
@@ -45,20 +47,20 @@ def resume(state: JobState, node: Node, hello: Hello, *, now_s: float) -> None:
         conversation=session.conversation,
     )
     state.send(node.node_id, order)
+    session.obeyed(hello.obeyed)
     if behind and state.ending.exit_code is None:
         reason = (
             f"the journal is behind the job: {node.node_id} has obeyed order {hello.obeyed} of generation {hello.generation}, "
-            f"the journal knows {session.sent} and {state.generation}"
+            f"the journal knows {sent} and {state.generation}"
         )
-        session.sent, session.unobeyed = max(session.sent, hello.obeyed), []
+        state.orders.newest += _LOST_MAX
         state.end(1, reason, now_s=now_s)
         return
-    session.obeyed(hello.obeyed)
     _say_again(state, node)
 
 
 def _say_again(state: JobState, node: Node) -> None:
-    for number, order in node.session.unobeyed:
+    for number, order in node.session.missing(state.orders.to_all):
         state.outbox.append(SendOrder(cause=state.cause, node_id=node.node_id, order=order, number=number))
 
 

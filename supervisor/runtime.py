@@ -17,7 +17,18 @@ from typing import assert_never
 from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import order_body
-from deadpool.proto.messages import AgentMessage, CallReport, FromGroup, Heartbeat, Hello, ReportCalls, Route, Stop, Stopped
+from deadpool.proto.messages import (
+    AgentMessage,
+    CallReport,
+    FromGroup,
+    Heartbeat,
+    Hello,
+    ReportCalls,
+    Route,
+    Stop,
+    Stopped,
+    Welcome,
+)
 from deadpool.proto.messages.status import Diagnosis, JobStatus
 from deadpool.proto.terms import SUPERSEDED
 from deadpool.supervisor.core import Job
@@ -29,7 +40,7 @@ from deadpool.supervisor.failures.stragglers import StragglerWatch
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import BATCH_MAX, Journal, LineFile, SupersededError
 from deadpool.supervisor.journal.replay import ReplayedJob
-from deadpool.supervisor.model.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, Value
+from deadpool.supervisor.model.commands import Answer, Command, EndJob, KillSelf, Note, Quit, SendOrder, SendToAll, Value
 from deadpool.supervisor.model.events import (
     CheckpointRequested,
     DrainRequested,
@@ -389,16 +400,29 @@ class Runtime:
         """What waits for room on the disk may be lost with this process: agents are not told that it was heard."""
         return 0 if self._journal.trouble else self.job.state.roster.nodes[node_id].session.heard
 
+    def _send_to_all(self, body: bytes, number: int) -> None:
+        """To each agent on the stream on which it was welcomed; who is on the way to another one will be sent it there."""
+        for relay in self._relay_streams.values():
+            relay.send_to_all(body, number, self._heard_of)
+        for node_id, stream in self._streams.items():
+            if stream.relay is None and stream.welcomed:
+                stream.send(body, number=number, heard=self._heard_of(node_id))
+
     def _carry_out(self, commands: list[Command]) -> None:
         bodies: dict[int, bytes] = {}  # id of an order -> what is the same for all nodes that get it
         for command in commands:
             match command:
                 case SendOrder(node_id=node_id, order=order, number=number):
-                    if node_id not in self._streams:  # its loss, or its return, is still to come
+                    stream = self._streams.get(node_id)
+                    if stream is None:  # its loss, or its return, is still to come
                         continue
-                    if id(order) not in bodies:
-                        bodies[id(order)] = order_body(order)
-                    self._streams[node_id].send(bodies[id(order)], number=number, heard=self._heard_of(node_id))
+                    stream.welcomed |= isinstance(order, Welcome)
+                    if stream.welcomed:
+                        if id(order) not in bodies:
+                            bodies[id(order)] = order_body(order)
+                        stream.send(bodies[id(order)], number=number, heard=self._heard_of(node_id))
+                case SendToAll(order=order, number=number):
+                    self._send_to_all(order_body(order), number)
                 case Note():
                     self.events.add(command)
                     if command.event in _RECOVERED and (ahead_s := self.pulse.clocks_that_differ_s()):

@@ -1,21 +1,21 @@
 """Where orders to an agent go out: its own stream, or that of the relay which speaks for it."""
 
 import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from deadpool.proto.convert import order_wire
 from deadpool.proto.messages import ToGroup, Told
 
 
 class RelayStream:
-    """A relay's stream for its group: what waits to be sent. `members`: by the numbers that the relay has given them.
-
-    What waits: (member, order without its numbers or None for the end of its stream, number, heard).
-    """
+    """A relay's stream for its group: what waits to be sent. `members`: by the numbers that the relay has given them."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self.members: dict[int, Stream] = {}
-        self._waiting: list[tuple[int, bytes | None, int, int]] = []
+        self._waiting: list[Told] = []
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -24,14 +24,25 @@ class RelayStream:
         await self._changed.wait()
         self._changed.clear()
         waiting, self._waiting = self._waiting, []
-        return None if self._closed else ToGroup(told=_told(waiting))
+        return None if self._closed else ToGroup(told=_together(waiting))
 
     def send(self, member: int, body: bytes | None, number: int, heard: int) -> None:
-        self._waiting.append((member, body, number, heard))
-        self._changed.set()
+        """`body`: an order without its numbers; None ends the member's stream."""
+        self._tell(Told(members=(member,), order=body or b"", numbers=(number,), heard=(heard,), closed=body is None))
+
+    def send_to_all(self, body: bytes, number: int, heard_of: Callable[[str], int]) -> None:
+        """To all members that have been welcomed. `heard_of(node_id)`: the number of the newest message that was acted on."""
+        told = [(member, heard_of(stream.node_id)) for member, stream in self.members.items() if stream.welcomed]
+        if told:
+            members, heard = zip(*told, strict=True)
+            self._tell(Told(members=members, order=body, numbers=(number,) * len(told), heard=heard))
 
     def answer(self) -> None:
         """What the relay said was heard."""
+        self._changed.set()
+
+    def _tell(self, told: Told) -> None:
+        self._waiting.append(told)
         self._changed.set()
 
     def close(self) -> None:
@@ -43,13 +54,14 @@ class Stream:
     """One agent's stream: orders that wait to be sent, as they are on the wire. None in the queue ends it.
 
     `relay`: which speaks for the agent, that is its `member`; None: it has a connection of its own. `arriving`: the agent has
-    gone from another stream to this one, and has not said anything more here; it may be on its way to a third one.
+    gone from another stream to this one, and has not said anything more here; it may be on its way to a third one. `welcomed`: it
+    was: orders go out here from then on, and what was sent before it came is said again.
     """
 
     def __init__(self, node_id: str, relay: RelayStream | None = None, member: int = 0) -> None:
         self.node_id = node_id
         self.relay, self._member = relay, member
-        self.arriving = False
+        self.arriving = self.welcomed = False
         self.orders: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def send(self, body: bytes, *, number: int = 0, heard: int = 0) -> None:
@@ -66,21 +78,18 @@ class Stream:
             self.relay.send(self._member, None, 0, 0)
 
 
-def _told(waiting: list[tuple[int, bytes | None, int, int]]) -> tuple[Told, ...]:
+def _together(waiting: Iterable[Told]) -> tuple[Told, ...]:
     """Puts together what follows each other and is the same order."""
-    found: list[list[tuple[int, bytes | None, int, int]]] = []
-    for each in waiting:
-        if found and found[-1][0][1] is each[1]:
-            found[-1].append(each)
-        else:
-            found.append([each])
-    return tuple(
-        Told(
-            members=tuple(member for member, *_ in group),
-            order=group[0][1] or b"",
-            numbers=tuple(number for _, _, number, _ in group),
-            heard=tuple(heard for *_, heard in group),
-            closed=group[0][1] is None,
-        )
-        for group in found
-    )
+    found = []
+    for _, group in itertools.groupby(waiting, key=lambda each: (id(each.order), each.closed)):
+        same = list(group)
+        told = same[0]
+        if len(same) > 1:
+            told = replace(
+                told,
+                members=tuple(itertools.chain.from_iterable(each.members for each in same)),
+                numbers=tuple(itertools.chain.from_iterable(each.numbers for each in same)),
+                heard=tuple(itertools.chain.from_iterable(each.heard for each in same)),
+            )
+        found.append(told)
+    return tuple(found)

@@ -40,10 +40,13 @@ class Conversation:
         self._unconfirmed.clear()
         return True
 
-    def ordered(self, number: int, heard: int) -> None:
-        """An order is being obeyed; it says as well what the supervisor has acted on."""
-        self.obeyed = max(self.obeyed, number)
+    def ordered(self, number: int, heard: int) -> bool:
+        """An order has come; it says as well what the supervisor has acted on. Returns whether it was not obeyed before."""
         self._confirmed(heard)
+        if 0 < number <= self.obeyed:
+            return False
+        self.obeyed = max(self.obeyed, number)
+        return True
 
     def say(self, message: AgentMessage) -> None:
         self._unsent.append((self._number(message), message))

@@ -169,7 +169,8 @@ class SupervisorLink:
                     if isinstance(order, Welcome):
                         self._welcomed(order, endpoint, call, older)
                         relaying = relaying or (asyncio.create_task(self._speak_for_others(endpoint)) if self._relays else None)
-                    self._conversation.ordered(wire.number, wire.heard)
+                    if not self._conversation.ordered(wire.number, wire.heard):
+                        continue
                     if isinstance(order, Route):
                         if order.relays and not self._relays:
                             self._relays, relaying = True, asyncio.create_task(self._speak_for_others(endpoint))

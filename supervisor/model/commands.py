@@ -10,12 +10,21 @@ Value = str | int | float | bool | tuple[int, ...] | tuple[str, ...] | dict[str,
 
 @message
 class SendOrder:
-    """`number`: counts the orders to this agent (session.py); 0 for Welcome."""
+    """`number`: of the job's orders (session.py); 0 for Welcome."""
 
     cause: str
     node_id: str
     order: Order
     number: int = 0
+
+
+@message
+class SendToAll:
+    """For every agent whose conversation began before it (AgentSession.since < `number`): the same order with the same number."""
+
+    cause: str
+    order: Order
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,4 +70,4 @@ class KillSelf:
     cause: str
 
 
-Command = SendOrder | Note | Answer | EndJob | Quit | KillSelf
+Command = SendOrder | SendToAll | Note | Answer | EndJob | Quit | KillSelf

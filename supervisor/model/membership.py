@@ -123,11 +123,11 @@ class Roster:
 
     # ------------------------------------------------------------ nodes
 
-    def add(self, hello: Hello, generation: int = 0, topology: Mapping[str, str] | None = None) -> Node:
+    def add(self, hello: Hello, generation: int = 0, topology: Mapping[str, str] | None = None, *, orders_sent: int = 0) -> Node:
         """Returns the new node, a spare for now; its launch index is kept when it has been here before.
 
         An agent that was drained, and was lost to us for a while, is so still. `topology`: domains, by node or host; where
-        it says nothing, what the agent says counts.
+        it says nothing, what the agent says counts. `orders_sent`: by the job, until now.
         """
         index = hello.hint
         before = self.nodes.get(hello.node_id)
@@ -138,7 +138,7 @@ class Roster:
         self.named_by[index] = hello.node_id
         endpoint = Endpoint(node_id=hello.node_id, host=hello.host, port=hello.port)
         self.conversations += 1
-        session = AgentSession.begin(hello, self.conversations, generation)
+        session = AgentSession.begin(hello, self.conversations, generation, orders_sent)
         domain = (topology or {}).get(hello.node_id) or (topology or {}).get(hello.host) or hello.domain
         node = Node(node_id=hello.node_id, index=index, endpoint=endpoint, role=NodeRole.SPARE, session=session, domain=domain)
         if before is not None and before.drained and before.session.life == node.session.life:

@@ -9,10 +9,10 @@ from signal import SIGTERM
 from typing import Self
 
 from deadpool.proto.config import Injection, JobConfig, to_json
-from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop, StoreOpened
+from deadpool.proto.messages import NO_STEP, BadCopy, CopyConflict, Inject, Order, Stop, StoreOpened, Welcome
 from deadpool.proto.messages.status import RecoveryRecord
 from deadpool.supervisor.model.account import TimeAccount
-from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, Value
+from deadpool.supervisor.model.commands import Command, EndJob, Note, Quit, SendOrder, SendToAll, Value
 from deadpool.supervisor.model.drill import Drill
 from deadpool.supervisor.model.failure import EarlierFailure, ErrorMark, Leaver
 from deadpool.supervisor.model.hot import HotNode, Swap
@@ -20,10 +20,12 @@ from deadpool.supervisor.model.inquiry import Inquiry
 from deadpool.supervisor.model.lineage import Sent
 from deadpool.supervisor.model.membership import Rank, Roster
 from deadpool.supervisor.model.phase import MOVES, Phase
+from deadpool.supervisor.model.session import SentOrders
 from deadpool.supervisor.model.timeline import RecoveryAttempt, Stage, Story
 
 _OF_SIGNALS = 128  # exit codes above it name the signal that ended the job
 _ERROR_LETTERS = 500  # of the line in the event; all of it is in the logs
+_KEPT_TO_ALL = 16  # orders for everybody, before it is looked at which of them all agents have had
 STOP_MARGIN_S = 10.0  # an agent that has not said Stopped this long after its grace is given up
 
 
@@ -222,6 +224,7 @@ class JobState:
     protection: ProtectionState = field(default_factory=ProtectionState)
     progress: ProgressState = field(default_factory=ProgressState)
     injections: dict[int, Armed] = field(default_factory=dict)
+    orders: SentOrders = field(default_factory=SentOrders)
     ending: EndingState = field(default_factory=EndingState)
     drill: Drill = field(default_factory=Drill)
     account: TimeAccount = field(default_factory=TimeAccount)
@@ -240,12 +243,18 @@ class JobState:
     # ------------------------------------------------------------ commands
 
     def send(self, node_id: str, order: Order) -> None:
-        number = self.roster.nodes[node_id].session.number(order)
+        number = 0
+        if not isinstance(order, Welcome):  # which every Hello gets
+            number = self.orders.next()
+            self.roster.nodes[node_id].session.sends(number, order)
         self.outbox.append(SendOrder(cause=self.cause, node_id=node_id, order=order, number=number))
 
     def broadcast(self, order: Order) -> None:
-        for node in self.roster.live():
-            self.send(node.node_id, order)
+        """To every agent that there is, whether or not it is connected just now."""
+        self.outbox.append(SendToAll(cause=self.cause, order=order, number=self.orders.add_to_all(order)))
+        if len(self.orders.to_all) > _KEPT_TO_ALL:
+            had = (node.session.had for node in self.roster.nodes.values() if node.live)
+            self.orders.forget(min(had, default=self.orders.newest))
 
     def note(self, event: str, **fields: Value) -> None:
         self.outbox.append(Note(cause=self.cause, event=event, generation=self.generation, fields=fields))

@@ -233,8 +233,10 @@ class SimNode:
             elif order.through:
                 self._move(order.through)
             return
-        self.truth.check(number in (0, self.conversation.obeyed + 1), f"{self.node_id}: order {number} is not the next")
-        self.conversation.ordered(number, heard)
+        talk = self.conversation
+        is_next = number == 0 or self.supervisor.is_next(number, pid=self.pid, conversation=talk.number, obeyed=talk.obeyed)
+        self.truth.check(is_next, f"{self.node_id}: order {number} is not the next")
+        talk.ordered(number, heard)
         self._handle(events.OrderReceived(order=order))
         self._say_what_waits()
 

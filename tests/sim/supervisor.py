@@ -73,13 +73,14 @@ class SimSupervisor(SupervisorShell):
         late_s = (
             world.between(0, 3.0) if silent else 0.0
         )  # frozen in the middle of sending, it goes on with that when it wakes up
-        for command in commands:  # some of the orders may get out, in order
+        for command in self._addressed(commands):  # some of the orders may get out, in order
             if isinstance(command, Note):
                 self._noted(command)  # it is decided, whether or not anybody reads of it
             if isinstance(command, SendOrder):
                 self._ordered(command.order)
             if isinstance(command, SendOrder) and command.node_id in self._streams and world.chance(0.5):
-                world.at(late_s, self.links[self._streams[command.node_id]].send, self._numbered(command))
+                said = command.number, self._heard_of(command.node_id), command.order
+                world.at(late_s, self.links[self._streams[command.node_id]].send, said)
             elif isinstance(command, SendOrder):
                 self._streams.pop(command.node_id, None)
         for down in self.links.values():

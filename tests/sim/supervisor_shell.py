@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from addressed import addressed
 from sim.links import BehindRelay, Link, RelayLink
 from sim.node import SimNode
 from sim.rank import SimRank
@@ -86,7 +87,7 @@ class SupervisorShell(ABC):
         self._alarm_s = 0.0
         self._unwritten = 0  # heartbeats at the end of `past` that the journal does not hold
         self._falls_within = False  # the next event is the last one: its orders do not go out, or late
-        self._orders: dict[tuple[object, int, int], Order] = {}
+        self._orders: dict[tuple[int, int], dict[int, Order]] = {}  # by agent and conversation, by their numbers
         self._raised: set[int] = set()  # ranks of this generation that have reported an error
         self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
         self.bodies_communicate = False  # the script's ranks do in their loop bodies
@@ -369,13 +370,13 @@ class SupervisorShell(ABC):
             self._set_alarm()
 
     def _carry_out(self, commands: list[Command]) -> None:
-        for command in commands:
+        for command in self._addressed(commands):
             match command:
                 case SendOrder(node_id=node_id, order=order):
                     self._ordered(order)
                     up = self._streams.get(node_id)
                     if up is not None:
-                        self.links[up].send(self._numbered(command))
+                        self.links[up].send((command.number, self._heard_of(node_id), order))
                 case EndJob(exit_code=exit_code, root_cause=root_cause):
                     self.exit_code, self.root_cause = exit_code, root_cause
                 case Quit():
@@ -438,14 +439,24 @@ class SupervisorShell(ABC):
             case _:
                 pass
 
-    def _numbered(self, command: SendOrder) -> tuple[int, int, Order]:
-        """Whichever supervisor sends it, an order to the same agent with the same number is the same order."""
-        session = self.job.state.roster.nodes[command.node_id].session
-        if command.number:
-            order = self._orders.setdefault((session.life, self._given_up.get(command.node_id, 0), command.number), command.order)
-            if order != command.order:
-                raise self.truth.fail(f"two orders {command.number} for {command.node_id}: {order}, {command.order}")
-        return command.number, session.heard, command.order
+    def _addressed(self, commands: list[Command]) -> list[Command]:
+        """Returns one for each agent. Whichever supervisor sends it, an order of the same number to an agent is the same."""
+        found = addressed(commands, self.job.state)
+        for command in found:
+            if isinstance(command, SendOrder) and command.number:
+                session = self.job.state.roster.nodes[command.node_id].session
+                orders = self._orders.setdefault((session.life[2], session.conversation), {})
+                order = orders.setdefault(command.number, command.order)
+                if order != command.order:
+                    raise self.truth.fail(f"two orders {command.number} for {command.node_id}: {order}, {command.order}")
+        return found
+
+    def is_next(self, number: int, *, pid: int, conversation: int, obeyed: int) -> bool:
+        """Returns whether no order for the agent is left out between the one that it has obeyed and this one."""
+        return number == min(each for each in self._orders[pid, conversation] if each > obeyed)
+
+    def _heard_of(self, node_id: str) -> int:
+        return self.job.state.roster.nodes[node_id].session.heard
 
     def _check_plan(self, order: Reform) -> None:
         """As it is made: sent once more, to an agent that has come back, it may name a node that was lost meanwhile."""

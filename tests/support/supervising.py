@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from addressed import addressed
+
 from deadpool.proto import messages
 from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
@@ -29,7 +31,7 @@ CONFIG = JobConfig(job_id="test", nnodes=2, nproc_per_node=2, spares=1, command=
 
 
 class Scene:
-    """`now_s` moves only when the test moves it. `commands`: all so far; `took(...)` reads orders once.
+    """`now_s` moves only when the test moves it. `commands`: all so far, one for each agent; `took(...)` reads orders once.
 
     `validated`: what must hold in the job's state is looked at after every event, which takes as long as there are nodes.
     """
@@ -96,7 +98,7 @@ class Scene:
         while (at_s := self.job.next_deadline_s()) is not None and at_s <= end_s:
             self.now_s = max(self.now_s, at_s)
             self.past.append((None, self.now_s))
-            self.commands += self.job.tick(now_s=self.now_s)
+            self.commands += addressed(self.job.tick(now_s=self.now_s), self.state)
             self._validate()
         self.now_s = end_s
 
@@ -239,7 +241,7 @@ class Scene:
 
     def _do(self, event: Event) -> None:
         self.past.append((event, self.now_s))
-        self.commands += self.job.handle(event, now_s=self.now_s)
+        self.commands += addressed(self.job.handle(event, now_s=self.now_s), self.state)
         self._validate()
 
     def _next_id(self) -> int:
