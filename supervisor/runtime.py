@@ -402,8 +402,12 @@ class Runtime:
 
     def _send_to_all(self, body: bytes, number: int) -> None:
         """To each agent on the stream on which it was welcomed; who is on the way to another one will be sent it there."""
+        nodes, trouble = self.job.state.roster.nodes, bool(self._journal.trouble)
         for relay in self._relay_streams.values():
-            relay.send_to_all(body, number, self._heard_of)
+            members = relay.members.items()
+            relay.send_to_all(
+                body, number, {at: 0 if trouble else nodes[each.node_id].session.heard for at, each in members if each.welcomed}
+            )
         for node_id, stream in self._streams.items():
             if stream.relay is None and stream.welcomed:
                 stream.send(body, number=number, heard=self._heard_of(node_id))

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from deadpool.proto.convert import order_wire
@@ -30,12 +30,11 @@ class RelayStream:
         """`body`: an order without its numbers; None ends the member's stream."""
         self._tell(Told(members=(member,), order=body or b"", numbers=(number,), heard=(heard,), closed=body is None))
 
-    def send_to_all(self, body: bytes, number: int, heard_of: Callable[[str], int]) -> None:
-        """To all members that have been welcomed. `heard_of(node_id)`: the number of the newest message that was acted on."""
-        told = [(member, heard_of(stream.node_id)) for member, stream in self.members.items() if stream.welcomed]
-        if told:
-            members, heard = zip(*told, strict=True)
-            self._tell(Told(members=members, order=body, numbers=(number,) * len(told), heard=heard))
+    def send_to_all(self, body: bytes, number: int, heard: dict[int, int]) -> None:
+        """One order for these members. `heard`: of each, the number of its newest message that was acted on."""
+        if heard:
+            numbers = (number,) * len(heard)
+            self._tell(Told(members=tuple(heard), order=body, numbers=numbers, heard=tuple(heard.values())))
 
     def answer(self) -> None:
         """What the relay said was heard."""

@@ -112,7 +112,7 @@ def leaver_facts(state: JobState, left: Leaver, now_s: float) -> tuple[Facts, Er
 def exit_facts(state: JobState, node_id: str, exited: RankExited, exit: RankExit, now_s: float) -> Facts:
     """Returns what the rules may ask about a process that has failed."""
     everywhere = {each.rank for each in [*state.failures.errors, exit.mark] if each.same_elsewhere(exit.mark)}
-    ranks = {rank.rank for rank in state.roster.playing()}
+    playing = state.roster.playing()
     return Facts(
         what=exit.what,
         exit_code=exited.exit_code,
@@ -120,7 +120,7 @@ def exit_facts(state: JobState, node_id: str, exited: RankExited, exit: RankExit
         text=f"{exited.error}\n{exited.log_tail}",
         committed=state.progress.commit_step != NO_STEP,
         again=exit.mark in state.failures.errors,
-        everywhere=len(ranks) > 1 and everywhere == ranks,
+        everywhere=1 < len(playing) <= len(everywhere) and everywhere >= {rank.rank for rank in playing},
         readings=state.failures.readings.get(node_id, {}),
         earlier=_earlier(state, node_id, now_s),
     )

@@ -89,8 +89,8 @@ class Roster:
 
     `retired`: (node, pid) of processes that were replaced.
 
-    `live_count`: nodes whose agents are connected. `named_by`: launch index -> node. `joiners`, `stopped`: the ranks that
-    are joining, and whose processes are stopped, so that nobody has to look for them among all.
+    `live_count`: nodes whose agents are connected. `named_by`: launch index -> node. `joiners`, `stopped`, `absent`: the
+    ranks that are joining, whose processes are stopped, and that have none, so that nobody has to look for them among all.
     """
 
     nproc_per_node: int
@@ -104,11 +104,12 @@ class Roster:
     joiners: set[int] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
     excluded: set[int] = field(default_factory=set)
+    absent: set[int] = field(default_factory=set)
 
     @classmethod
     def empty(cls, *, nnodes: int, nproc_per_node: int) -> "Roster":
         ranks = [Rank(rank=rank) for rank in range(nnodes * nproc_per_node)]
-        return cls(nproc_per_node=nproc_per_node, seats=[None] * nnodes, ranks=ranks)
+        return cls(nproc_per_node=nproc_per_node, seats=[None] * nnodes, ranks=ranks, absent=set(range(len(ranks))))
 
     def resize(self, nnodes: int) -> None:
         """The job goes on with so many seats, all ranks anew: members keep their order, and move up into vacant ones."""
@@ -118,6 +119,7 @@ class Roster:
             self.retire(rank)
         self.seats, self.excluded = [None] * nnodes, set()
         self.ranks = [Rank(rank=rank) for rank in range(nnodes * self.nproc_per_node)]
+        self.absent = set(range(len(self.ranks)))
         for node_rank, node_id in enumerate(members):
             self.take_seat(node_rank, node_id)
 
@@ -156,15 +158,17 @@ class Roster:
         return [self.nodes[seat] for seat in self.seats if seat is not None]
 
     def spares(self) -> list[Node]:
-        return [node for node in self.live() if node.role is NodeRole.SPARE]
+        return sorted((node for node in self.nodes.values() if node.role is NodeRole.SPARE), key=lambda node: node.index)
 
     def short_of_processes(self) -> list[str]:
         """Returns the members, in seat order, of whose ranks some have no process."""
-        seats = dict.fromkeys(rank.rank // self.nproc_per_node for rank in self.ranks if not rank.present)
+        seats = dict.fromkeys(rank // self.nproc_per_node for rank in sorted(self.absent))
         return [node_id for seat in seats if (node_id := self.seats[seat]) is not None]
 
     def vacancies(self) -> list[int]:
         """Returns the seats for which a node is wanted before the job can go on."""
+        if None not in self.seats:
+            return []
         return [node_rank for node_rank, seat in enumerate(self.seats) if seat is None and node_rank not in self.excluded]
 
     def without_node(self) -> tuple[int, ...]:
@@ -229,6 +233,7 @@ class Roster:
     def gone(self, rank: Rank) -> None:
         """The rank has no process."""
         rank.pid, rank.present, rank.done = 0, False, False
+        self.absent.add(rank.rank)
         rank.finished = rank.reopened = False
         rank.joined_s = None
         self.joins_no_more(rank)
@@ -248,6 +253,7 @@ class Roster:
         """A new process is ordered for the rank."""
         self.retire(rank)
         rank.since, rank.present, rank.joining, rank.assigned_at_s = generation, True, joining, now_s
+        self.absent.discard(rank.rank)
         if joining:
             self.joiners.add(rank.rank)
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from deadpool.proto.messages import NO_STEP, RankPrepared, Slot, StoreOpened
 from deadpool.proto.messages.status import PhaseTimes, RecoveryRecord
 from deadpool.supervisor.model.failure import Failure, FailureClass
+from deadpool.supervisor.model.rank_bytes import RankBytes
 
 
 class Stage(StrEnum):
@@ -45,7 +46,6 @@ class Story:
     causes: list[str]
     ranks: set[int]
     began_generation: int
-    pids: dict[int, int]  # of the ranks that had a process when it began
     began_s: float
     mark_s: float
     classes: set[FailureClass] = field(default_factory=set)
@@ -62,13 +62,12 @@ class Story:
     assumed_step: int = NO_STEP  # kept as if it were committed; nobody has reported that it is
 
     @classmethod
-    def begin(cls, failure: Failure, *, generation: int, pids: dict[int, int], commit_step: int) -> "Story":
+    def begin(cls, failure: Failure, *, generation: int, commit_step: int) -> "Story":
         return cls(
             first=failure,
             causes=[],
             ranks=set(),
             began_generation=generation,
-            pids=pids,
             began_s=failure.at_s,
             mark_s=failure.at_s,
             commit_step=commit_step,
@@ -152,7 +151,7 @@ class RecoveryAttempt:
     from_scratch: bool
     stage: Stage
     began_s: float
-    behind: dict[Stage, set[int]] = field(default_factory=dict)
+    behind: dict[Stage, RankBytes] = field(default_factory=dict)
     owing: set[str] = field(default_factory=set)
     drained: set[int] = field(default_factory=set)
     reports: dict[str, tuple[Slot, ...]] = field(default_factory=dict)

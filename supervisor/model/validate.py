@@ -101,6 +101,8 @@ def _ranks(state: JobState) -> Iterator[str]:
         yield f"ranks {roster.joiners} are said to be joining"
     if roster.stopped != {rank.rank for rank in roster.ranks if rank.stopped_s is not None}:
         yield f"ranks {roster.stopped} are said to be stopped"
+    if roster.absent != {rank.rank for rank in roster.ranks if not rank.present}:
+        yield f"ranks {roster.absent} are said to have no process"
     for rank in roster.playing():
         if rank.stale and state.phase is Phase.RUN:
             yield f"rank {rank.rank} has a step to make since it was excluded"

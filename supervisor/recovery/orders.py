@@ -1,5 +1,7 @@
 """What nodes are ordered while a generation is brought up, in whichever way. Over JobState."""
 
+import itertools
+
 from deadpool.proto.config import Readiness
 from deadpool.proto.messages import NO_STEP, Assign, KillRanks, OpenStore, Placement, WarmUp
 from deadpool.supervisor.model.membership import NodeRole
@@ -12,9 +14,11 @@ KILL_TIMEOUT_S = 10.0  # SIGKILL to the exit seen: longer means that the node is
 
 def open_store(state: JobState, attempt: RecoveryAttempt) -> None:
     """Asks a member for the generation's store: one that was in the job before, another one after each failure to open it."""
-    survivors = [rank.node_id for rank in state.roster.ranks if rank.present and not rank.joining]
-    candidates = list(dict.fromkeys(survivors)) or [node.node_id for node in state.roster.members()]
-    attempt.store_node = candidates[state.recovery.store_failures % len(candidates)]
+    survivors = (rank.node_id for rank in state.roster.ranks if rank.present and not rank.joining)
+    failures = state.recovery.store_failures
+    candidates = list(dict.fromkeys(survivors if failures else itertools.islice(survivors, 1)))
+    candidates = candidates or [node.node_id for node in state.roster.members()]
+    attempt.store_node = candidates[failures % len(candidates)]
     state.send(attempt.store_node, OpenStore(generation=attempt.generation))
 
 

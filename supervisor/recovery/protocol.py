@@ -8,6 +8,7 @@ from deadpool.proto.messages import Quiesce, RankPrepared, RankReformed, StoreOp
 from deadpool.supervisor.model.failure import Failure, FailureClass
 from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.rank_bytes import RankBytes
 from deadpool.supervisor.model.state import JobState
 from deadpool.supervisor.model.timeline import PHASE_OF_STAGE, RecoveryAttempt, Stage, Story
 from deadpool.supervisor.recovery import drained_ranks, fresh_start
@@ -57,9 +58,8 @@ def _add_to_story(state: JobState, failure: Failure, *, now_s: float) -> bool:
         return failure.counted
     if state.progress.commit_step > recovery.fruitful_step:
         recovery.fruitless, recovery.fruitful_step = 0, state.progress.commit_step
-    pids = {rank.rank: rank.pid for rank in state.roster.ranks if rank.present and rank.rank not in failure.ranks}
     state.account.was_recovering(failure.at_s)
-    recovery.story = Story.begin(failure, generation=state.generation + 1, pids=pids, commit_step=state.progress.commit_step)
+    recovery.story = Story.begin(failure, generation=state.generation + 1, commit_step=state.progress.commit_step)
     recovery.story.lap("detect", now_s)
     recovery.story.add(failure)
     return failure.failure_class is not FailureClass.PLANNED
@@ -80,14 +80,16 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
         return
     roster, generation = state.roster, state.next_generation()
     state.move(Phase.RECOVER)
-    everyone = {rank.rank for rank in roster.playing()}
+    everyone = RankBytes.all(len(roster.ranks))
+    for rank in roster.excluded_ranks():
+        everyone.discard(rank)
     attempt = RecoveryAttempt(
         generation=generation,
         from_scratch=False,
         stage=Stage.QUIESCE,
         began_s=now_s,
-        behind={stage: set(everyone) for stage in (Stage.QUIESCE, Stage.REFORM, Stage.RESTORE, Stage.FIRST_STEP)},
-        owing={node.node_id for node in roster.live()},
+        behind={stage: everyone.copy() for stage in (Stage.QUIESCE, Stage.REFORM, Stage.RESTORE, Stage.FIRST_STEP)},
+        owing={node.node_id for node in roster.nodes.values() if node.live},
         drained=set(state.recovery.drained),
     )
     before, state.recovery.attempt = state.recovery.attempt, attempt
@@ -97,8 +99,8 @@ def begin(state: JobState, reason: str, *, now_s: float, released: bool = False)
         attempt.hint_step = before.hint_step
     state.note("generation", reason=reason, members=tuple(node.node_id for node in roster.members()))
     state.broadcast(Quiesce(generation=generation, reason=reason))
-    for rank in roster.ranks:
-        rank.finished = rank.reopened = False
+    for each in roster.ranks:
+        each.finished = each.reopened = False
     if roster.vacancies():
         attempt.enter(Stage.SPARE, now_s)
         state.note("waiting_for_node", seats=tuple(roster.vacancies()), ranks=roster.without_node())
@@ -211,14 +213,8 @@ def passed(state: JobState, rank: int, stage: Stage, *, now_s: float, at_s: floa
 
 def _survivors_kept(state: JobState) -> bool:
     """Returns whether every rank that did not fail is played by the process of before."""
-    story, now = state.recovery.story, state.roster.ranks
+    story = state.recovery.story
     assert story is not None
-    return (
-        not story.replaced
-        and all(
-            now[rank].since < story.began_generation and pid in (0, now[rank].pid)
-            for rank, pid in story.pids.items()
-            if rank not in story.ranks
-        )
-        and all(rank.rank in story.pids or rank.rank in story.ranks for rank in state.roster.playing())
+    return not story.replaced and all(
+        (rank.present and rank.since < story.began_generation) or rank.rank in story.ranks for rank in state.roster.playing()
     )

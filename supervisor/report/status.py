@@ -1,7 +1,7 @@
 """What the job looks like from outside: the core's state and the last heartbeats in, JobStatus out."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from deadpool.proto.messages import NO_STEP, Heartbeat, RankProgress
@@ -97,7 +97,7 @@ def waiting_for(state: JobState) -> str:
         return ""
     if attempt.stage is Stage.SPARE:
         return f"a node for ranks {ranks_text(roster.without_node())}"
-    behind = attempt.behind.get(attempt.stage, set())
+    behind: Collection[int] = attempt.behind.get(attempt.stage, ())
     if not behind:
         return f"{_WAITED_FOR[attempt.stage]}"
     return f"rank{'s' if len(behind) > 1 else ''} {ranks_text(behind)}: {_WAITED_FOR[attempt.stage]}"
