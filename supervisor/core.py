@@ -29,7 +29,7 @@ from deadpool.supervisor.failures.handling import (
     first_step_made,
     late,
     launch_failed,
-    node_lost,
+    nodes_lost,
     rank_exited,
     rank_raised,
     step_begun,
@@ -44,7 +44,7 @@ from deadpool.supervisor.model.events import (
     Event,
     FromAgent,
     InjectRequested,
-    NodeLost,
+    NodesLost,
     StepsStalled,
     StopRequested,
     StragglerJudged,
@@ -90,8 +90,8 @@ class Job:
                 node = state.roster.nodes.get(event.node_id)
                 if node is None or node.session.is_new(event.number):
                     self._heard(event.node_id, event.message, now_s)
-            case NodeLost():
-                node_lost(state, event.node_id, event.reason, now_s)
+            case NodesLost():
+                nodes_lost(state, event.lost, now_s)
             case StepsStalled():
                 steps_stalled(state, event, now_s)
             case StragglerJudged():
@@ -280,7 +280,7 @@ class Job:
             resumption.resume(state, known, hello, now_s=now_s)
             return
         if known is not None and known.live:
-            node_lost(state, hello.node_id, "its agent has come back on a new stream", now_s, comes_back=True)
+            nodes_lost(state, {hello.node_id: "its agent has come back on a new stream"}, now_s, comes_back=True)
         node = state.roster.add(hello, state.generation, dict(state.config.topology), orders_sent=state.orders.newest)
         state.note("node_joined", node=node.node_id, index=node.index, host=hello.host)
         hello_read(state, node.node_id, hello.readings)

@@ -47,11 +47,12 @@ from deadpool.supervisor.model.events import (
     Event,
     FromAgent,
     InjectRequested,
-    NodeLost,
+    NodesLost,
     StepsStalled,
     StopRequested,
     StragglerJudged,
     SupervisorStarted,
+    lost_together,
 )
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.questions import CallsQuestion
@@ -133,7 +134,8 @@ class Runtime:
             await self._alarm.wait()
             self._alarm.clear()
             while self._events:
-                self._handle(*(self._events.popleft() for _ in range(min(BATCH_MAX, len(self._events)))))
+                some = [self._events.popleft() for _ in range(min(BATCH_MAX, len(self._events)))]
+                self._handle(*lost_together(some))
             self._look_at_the_clock()
 
     def _set_timer(self) -> None:
@@ -200,7 +202,7 @@ class Runtime:
         if stream.arriving and self.job.state.phase is not Phase.END:  # whom a supervisor that was away did not welcome in time
             self._silence.expect(stream.node_id, now_s=self._clock(), within_s=REHOME_S)
         else:
-            self._enqueue(NodeLost(event_id=next(self._ids), node_id=stream.node_id, reason=reason))
+            self._enqueue(NodesLost(event_id=next(self._ids), lost={stream.node_id: reason}))
 
     # ------------------------------------------------------------ relays
 
@@ -351,11 +353,12 @@ class Runtime:
                     asked.heard(event.node_id, event.message)
             elif isinstance(event.message, Stopped):
                 self._silence.forget(event.node_id)
-        elif isinstance(event, NodeLost):
-            self._silence.forget(event.node_id)
-            self._relays.left(event.node_id)
-            if (relay := self._relay_streams.get(event.node_id)) is not None:
-                self.relay_closed(relay)
+        elif isinstance(event, NodesLost):
+            for node_id in event.lost:
+                self._silence.forget(node_id)
+                self._relays.left(node_id)
+                if (relay := self._relay_streams.get(node_id)) is not None:
+                    self.relay_closed(relay)
 
     def _say_of_journal(self, trouble: str) -> None:
         fields: dict[str, Value] = {"reason": trouble} if trouble else {}
@@ -367,11 +370,11 @@ class Runtime:
         if now_s >= self._silence.next_check_s():
             for relay_id in self._silence.silent_relays(now_s=now_s):
                 self.relay_closed(self._relay_streams[relay_id])
-            for node_id, silent_s in self._silence.check(now_s=now_s):
-                stream = self._streams.pop(node_id, None)
-                if stream is not None:
-                    stream.close()
-                self._handle(NodeLost(event_id=next(self._ids), node_id=node_id, reason=f"silent for {silent_s:.1f} s"))
+            silent = {node_id: f"silent for {silent_s:.1f} s" for node_id, silent_s in self._silence.check(now_s=now_s)}
+            for stream in filter(None, [self._streams.pop(node_id, None) for node_id in silent]):
+                stream.close()
+            if silent:
+                self._handle(NodesLost(event_id=next(self._ids), lost=silent))
         attended_s = self._silence.attended_s(now_s)
         state = self.job.state
         stall = self._steps.check(generation=stepping_generation(state), left=bool(state.failures.leavers), now_s=attended_s)

@@ -3,7 +3,8 @@
 a rank's exit -> what it means (facts.py): killed by us | done | left | failed -> its class (classify.py) -> recovery or end
 """
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from deadpool.proto import messages
@@ -31,7 +32,7 @@ from deadpool.supervisor.failures.rules import rules_of
 from deadpool.supervisor.injections import injected_at
 from deadpool.supervisor.model.failure import EarlierFailure, Failure, FailureClass, Leaver, What
 from deadpool.supervisor.model.inquiry import Inquiry
-from deadpool.supervisor.model.membership import NodeRole, choose_spare
+from deadpool.supervisor.model.membership import Node, NodeRole, choose_spare
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.state import BrokenCollective, JobState
 from deadpool.supervisor.model.timeline import Stage
@@ -176,52 +177,87 @@ def kill_failed(state: JobState, number: int, timeout_s: float, now_s: float) ->
 # ------------------------------------------------------------ a node
 
 
-def node_lost(state: JobState, node_id: str, reason: str, now_s: float, *, comes_back: bool = False) -> None:
-    """`comes_back`: another agent of it is there already, and will be a spare.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loss:
+    """A node that is gone. `fresh`: a process of its ranks was ordered within the present recovery."""
 
-    Where the script may still be on its way to join(), and a spare takes the node's place, the new start is not counted.
+    node: Node
+    reason: str
+    ranks: tuple[int, ...]
+    was_member: bool
+    fresh: bool
+
+
+def nodes_lost(state: JobState, lost: Mapping[str, str], now_s: float, *, comes_back: bool = False) -> None:
+    """All of them are gone before anything follows: one generation for all. `lost`: by node the reason.
+
+    `comes_back`: another agent of it is there already, and will be a spare.
+    Where the script may still be on its way to join(), and a spare takes a node's place, the new start is not counted.
     """
+    roster, may_join = state.roster, may_join_yet(state, now_s)
+    losses = list(filter(None, [_gone(state, node_id, reason, now_s) for node_id, reason in lost.items()]))
+    match state.phase:
+        case Phase.ASSEMBLE:
+            for loss in losses:
+                del roster.nodes[loss.node.node_id]
+            if losses and len(roster.live()) < state.config.fewest_nodes:
+                state.progress.assembled(None)
+        case Phase.END:
+            if losses:
+                state.quit_if_all_stopped()
+        case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
+            unjoined = may_join and (comes_back or bool(roster.spares()))
+            _go_on_without(state, losses, now_s, unjoined=unjoined)
+        case _:
+            assert_never(state.phase)
+
+
+def _gone(state: JobState, node_id: str, reason: str, now_s: float) -> _Loss | None:
+    """Returns the loss, None when nothing follows from it."""
     roster = state.roster
     node = roster.nodes.get(node_id)
     if node is None or not node.live:
-        return
+        return None
     drained_ranks.forget(state, drained_ranks.on_node(state, node_id))
     fresh = any(is_fresh(state, rank) for rank in roster.of_node(node_id))
     all_done = all(rank.done for rank in roster.of_node(node_id))
     was_spare = node.role is NodeRole.SPARE and state.phase is not Phase.END
     was_member = node_id in roster.seats
-    unjoined = may_join_yet(state, now_s) and (comes_back or bool(roster.spares()))
     ranks = roster.vacate(node_id, NodeRole.LOST)
     node.lost_why, node.lost_s = reason, now_s
     if state.phase is Phase.FINISH and was_member and all_done:
         for rank in ranks:
             roster.ranks[rank].done = True  # nothing there is needed any more
         state.note("node_lost", node=node_id, reason=reason)
-        return
+        return None
     if was_spare:
         state.note("node_lost", node=node_id, reason=reason, ranks=ranks, spares_left=len(roster.spares()))
     elif not (state.phase is Phase.END and node.stopped):  # then it has gone as it was told to
         state.note("node_lost", node=node_id, reason=reason, ranks=ranks)
-    match state.phase:
-        case Phase.ASSEMBLE:
-            del roster.nodes[node_id]
-            if len(roster.live()) < state.config.fewest_nodes:
-                state.progress.assembled(None)
-        case Phase.END:
-            state.quit_if_all_stopped()
-        case Phase.START | Phase.RUN | Phase.RECOVER | Phase.FINISH:
-            at_s = injected_at(state, Target.NODE, node.index, now_s)
-            failure = _permanent(f"{node_id} lost: {reason}", node_id, ranks, at_s, counted=fresh)
-            if was_member and not state.hooked and ranks_run(state) and not unjoined:
-                _failed_unhooked(state, failure.cause, "", node_id, ranks, now_s)
-            elif was_member or needs_holder(state, node_id):
-                failed(state, failure, now_s)
-            else:
-                if state.phase is Phase.FINISH:
-                    state.recovery.holder_lost(node_id)
-                protocol.vault_gone(state, node_id, now_s=now_s)
-        case _:
-            assert_never(state.phase)
+    return _Loss(node=node, reason=reason, ranks=ranks, was_member=was_member, fresh=fresh)
+
+
+def _go_on_without(state: JobState, losses: Iterable[_Loss], now_s: float, *, unjoined: bool) -> None:
+    """What follows, while ranks run or are to run."""
+    missed, others = list[Failure](), list[str]()
+    for loss in losses:
+        node_id = loss.node.node_id
+        at_s = injected_at(state, Target.NODE, loss.node.index, now_s)
+        if loss.was_member or needs_holder(state, node_id):
+            missed.append(_permanent(f"{node_id} lost: {loss.reason}", node_id, loss.ranks, at_s, counted=loss.fresh))
+        else:
+            others.append(node_id)
+    if state.phase is Phase.FINISH:
+        for node_id in others:
+            state.recovery.holder_lost(node_id)
+    if missed and not state.hooked and ranks_run(state) and not unjoined:
+        ranks = tuple(rank for each in missed for rank in each.ranks)
+        _failed_unhooked(state, "; ".join(each.cause for each in missed), "", missed[0].node, ranks, now_s)
+    elif missed:
+        failed(state, missed[0], now_s, also=missed[1:])
+    else:
+        for node_id in others:
+            protocol.vault_gone(state, node_id, now_s=now_s)
 
 
 def launch_failed(state: JobState, node_id: str, message: messages.LaunchFailed, now_s: float) -> None:
@@ -360,14 +396,14 @@ def late(state: JobState, cause: str, node_id: str, now_s: float, *, counted: bo
 # ------------------------------------------------------------ what follows
 
 
-def failed(state: JobState, failure: Failure, now_s: float) -> None:
-    """A failure that the job may survive."""
+def failed(state: JobState, failure: Failure, now_s: float, *, also: Sequence[Failure] = ()) -> None:
+    """A failure that the job may survive. `also`: others that were found with it."""
     attempt = state.recovery.attempt
     if failure.failure_class is FailureClass.PERMANENT and failure.node in state.roster.seats:
         _settle_permanent(state, failure)
     nothing_runs = attempt is not None and attempt.from_scratch and attempt.stage is not Stage.BEGIN
     from_scratch = not state.hooked or nothing_runs  # else it is asked first what there is, however soon after a start
-    protocol.recover(state, failure, now_s=now_s, from_scratch=from_scratch)
+    protocol.recover(state, failure, also=also, now_s=now_s, from_scratch=from_scratch)
 
 
 def _failed_unhooked(state: JobState, cause: str, details: str, node_id: str, ranks: tuple[int, ...], now_s: float) -> None:

@@ -1,6 +1,7 @@
 """What the core hears: the agents' messages and what the shell itself noticed. Past tense; commands repeat an event's id."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from deadpool.proto.messages import AgentMessage
 from deadpool.proto.messages.message import message as declared
@@ -21,12 +22,11 @@ class FromAgent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLost:
-    """The agent's stream closed, or nothing was heard of it for heartbeat_timeout_s."""
+class NodesLost:
+    """Agents' streams closed, or nothing was heard of them for heartbeat_timeout_s. `lost`: those found together, and why."""
 
     event_id: int
-    node_id: str
-    reason: str
+    lost: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class SupervisorStarted:
 
 Event = (
     FromAgent
-    | NodeLost
+    | NodesLost
     | StepsStalled
     | StragglerJudged
     | StopRequested
@@ -111,3 +111,15 @@ Event = (
     | CheckpointRequested
     | SupervisorStarted
 )
+
+
+def lost_together(events: Iterable[Event]) -> list[Event]:
+    """Returns the events with losses that follow each other as one: they lead to one generation, not to one each."""
+    found: list[Event] = []
+    for event in events:
+        last = found[-1] if found else None
+        if isinstance(event, NodesLost) and isinstance(last, NodesLost):
+            found[-1] = replace(last, lost=last.lost | event.lost)
+        else:
+            found.append(event)
+    return found

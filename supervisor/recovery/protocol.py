@@ -3,6 +3,8 @@
 Free functions over JobState; core.py calls them when something happened. Each ends by looking whether the next stage can begin.
 """
 
+from collections.abc import Sequence
+
 from deadpool.proto.config import OnLoss
 from deadpool.proto.messages import Quiesce, RankPrepared, RankReformed, StoreOpened, VaultReport
 from deadpool.supervisor.model.failure import Failure, FailureClass
@@ -22,25 +24,34 @@ _AFTER = {Stage.REFORM: Stage.RESTORE, Stage.RESTORE: Stage.FIRST_STEP}
 
 
 def recover(
-    state: JobState, failure: Failure, *, now_s: float, from_scratch: bool = False, counts_as_restart: bool = False
+    state: JobState,
+    failure: Failure,
+    *,
+    now_s: float,
+    also: Sequence[Failure] = (),
+    from_scratch: bool = False,
+    counts_as_restart: bool = False,
 ) -> None:
     """A failure, at any moment: the next generation begins, or the job ends because there were too many without progress.
 
-    `counts_as_restart`: it has been counted by itself.
+    `also`: others that were found with it; they are one recovery. `counts_as_restart`: it has been counted by itself.
     """
     released = state.phase is Phase.FINISH
-    counts = _add_to_story(state, failure, now_s=now_s)
-    if failure.failure_class is not FailureClass.PLANNED:
-        state.note("failure", cause=failure.cause, failure_class=failure.failure_class, node=failure.node, ranks=failure.ranks)
+    counts = False
+    for each in (failure, *also):
+        counts |= _add_to_story(state, each, now_s=now_s)
+        if each.failure_class is not FailureClass.PLANNED:
+            state.note("failure", cause=each.cause, failure_class=each.failure_class, node=each.node, ranks=each.ranks)
+    cause = f"{failure.cause}; and {len(also)} more" if also else failure.cause
     recovery, limit = state.recovery, state.config.max_recoveries_without_progress
     recovery.fruitless += counts and not counts_as_restart
     if recovery.fruitless > limit:
-        reason = f"{failure.cause}; {limit} recoveries in a row have brought no new committed step"
+        reason = f"{cause}; {limit} recoveries in a row have brought no new committed step"
         state.end(1, reason, now_s=now_s, details=failure.details)
     elif from_scratch:
-        fresh_start.start_over(state, failure.cause, now_s=now_s)
+        fresh_start.start_over(state, cause, now_s=now_s)
     else:
-        begin(state, failure.cause, now_s=now_s, released=released)
+        begin(state, cause, now_s=now_s, released=released)
 
 
 def restart(state: JobState, failure: Failure, *, now_s: float) -> None:

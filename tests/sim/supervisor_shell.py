@@ -41,7 +41,7 @@ from deadpool.supervisor.model.events import (
     DrainRequested,
     Event,
     FromAgent,
-    NodeLost,
+    NodesLost,
     StepsStalled,
     StragglerJudged,
 )
@@ -176,7 +176,7 @@ class SupervisorShell(ABC):
             if self._streams.get(behind.node.node_id) is behind:
                 del self._streams[behind.node.node_id]
                 if self.job.state.phase is Phase.END:
-                    self._node_lost(behind.node.node_id, "its relay has ended")
+                    self._lost({behind.node.node_id: "its relay has ended"})
                 else:
                     self._silence.expect(behind.node.node_id, now_s=self.now_s, within_s=within_s)
 
@@ -243,18 +243,20 @@ class SupervisorShell(ABC):
 
     def _lose(self, node_id: str, reason: str) -> None:
         self.links.pop(self._streams.pop(node_id)).close()
-        self._node_lost(node_id, reason)
+        self._lost({node_id: reason})
 
-    def _node_lost(self, node_id: str, reason: str) -> None:
-        self._silence.forget(node_id)
-        lives = [node for node in self.agents.values() if node.node_id == node_id]
-        if not any(node.disturbed or not node.alive for node in lives) and self.job.state.phase is not Phase.END:
-            raise self.truth.fail(f"{node_id} is given up ({reason}), and nothing has befallen it")
-        self.truth.lost(node_id)
-        self._routes.left(node_id)
-        for up in [each for each, link in self.relays.items() if link.relay.node.node_id == node_id]:
-            self._relay_closed(up)
-        self._handle(NodeLost(event_id=self._next_id(), node_id=node_id, reason=reason))
+    def _lost(self, lost: dict[str, str]) -> None:
+        """By node the reason."""
+        for node_id, reason in lost.items():
+            self._silence.forget(node_id)
+            lives = [node for node in self.agents.values() if node.node_id == node_id]
+            if not any(node.disturbed or not node.alive for node in lives) and self.job.state.phase is not Phase.END:
+                raise self.truth.fail(f"{node_id} is given up ({reason}), and nothing has befallen it")
+            self.truth.lost(node_id)
+            self._routes.left(node_id)
+            for up in [each for each, link in self.relays.items() if link.relay.node.node_id == node_id]:
+                self._relay_closed(up)
+        self._handle(NodesLost(event_id=self._next_id(), lost=lost))
 
     def drain(self, node_id: str, *, undo: bool) -> None:
         if not self.is_down and not self.job.state.ending.over and not self._is_away(self._drain, node_id, undo):
@@ -344,13 +346,17 @@ class SupervisorShell(ABC):
             silent = self._silence.silent_relays(now_s=now_s)
             for up in [each for each, link in self.relays.items() if link.relay.node.node_id in silent]:
                 self._relay_closed(up)
+            lost: dict[str, str] = {}
             for node_id, silent_s in self._silence.check(now_s=now_s):
                 if node_id in self._streams:
-                    self._lose(node_id, f"silent for {silent_s:.1f} s")
-                else:  # it has not come back to this supervisor
-                    self._node_lost(node_id, "has not come back")
-                if self.is_down:
-                    return
+                    self.links.pop(self._streams.pop(node_id)).close()
+                    lost[node_id] = f"silent for {silent_s:.1f} s"
+                else:
+                    lost[node_id] = "has not come back to this supervisor"
+            if lost:
+                self._lost(lost)
+            if self.is_down:
+                return
         state = self.job.state
         generation, left = stepping_generation(state), bool(state.failures.leavers)
         stall = self._steps.check(generation=generation, left=left, now_s=self._silence.attended_s(now_s))

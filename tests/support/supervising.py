@@ -16,7 +16,7 @@ from deadpool.supervisor.model.events import (
     Event,
     FromAgent,
     InjectRequested,
-    NodeLost,
+    NodesLost,
     StepsStalled,
     StopRequested,
     StragglerJudged,
@@ -58,8 +58,8 @@ class Scene:
         pid = self._event_id + 1
         self.say(node, messages.Hello(node_id=f"node{node}", hint=node, host="h", port=node, pid=pid, generation=0))
 
-    def lose(self, node: int, reason: str = "its stream was closed") -> None:
-        self._do(NodeLost(event_id=self._next_id(), node_id=f"node{node}", reason=reason))
+    def lose(self, *nodes: int, reason: str = "its stream was closed") -> None:
+        self._do(NodesLost(event_id=self._next_id(), lost={f"node{node}": reason for node in nodes}))
 
     def stall(self, stalled_s: float, *, sure: bool = False, generation: int | None = None) -> None:
         generation = self.state.generation if generation is None else generation

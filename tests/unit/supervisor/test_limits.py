@@ -55,6 +55,36 @@ def test_no_spare_aborts_when_asked_to() -> None:
     assert "no spare is left" in scene.end().root_cause
 
 
+def test_nodes_that_are_lost_together_are_one_recovery() -> None:
+    scene = Scene(nnodes=5, spares=2, max_recoveries_without_progress=1)
+    scene.start(commit_step=4)
+    scene.lose(1, 3, 6)
+    assert scene.state.generation == 2
+    assert [note.fields["node"] for note in scene.notes("node_lost")] == ["node1", "node3", "node6"]
+    assert [note.fields["cause"] for note in scene.notes("failure")] == [f"node{n} lost: its stream was closed" for n in (1, 3)]
+    assert scene.notes("waiting_for_node")[-1].fields["ranks"] == (6, 7)
+    scene.hello(7)  # a spare has gone with them
+    scene.open_store()
+    scene.prepare(0, 1, 4, 5, 8, 9, live_step=5, commit_step=4)
+    scene.prepare(2, 3, 6, 7)
+    for node in (0, 2, 4, 5, 7):
+        scene.report(node, *scene.vault(node, 5))
+    scene.bring_up(5)
+    (record,) = scene.state.recovery.records
+    assert record.cause == "node1 lost: its stream was closed; node3 lost: its stream was closed"
+    assert (record.ranks, record.spare) == ((2, 3, 6, 7), "node5, node7")
+
+
+def test_a_script_without_join_begins_anew_once_for_all_that_are_lost_together() -> None:
+    scene = Scene(nnodes=3, spares=2, max_restarts=1)
+    scene.start(hooked=False)
+    scene.wait(3600.0)
+    scene.lose(0, 2)
+    assert scene.state.recovery.restarts == 1
+    assert scene.state.generation == 2
+    assert scene.state.phase is Phase.START
+
+
 def test_node_whose_processes_fail_too_often_gives_its_ranks_to_the_spare() -> None:
     scene = Scene(failure_rules=too_often(1))
     scene.start(commit_step=4)

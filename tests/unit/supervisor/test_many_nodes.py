@@ -5,10 +5,13 @@ from supervising import Scene
 from deadpool.proto import messages
 from deadpool.proto.messages import NO_STEP, Slot, SlotKind
 from deadpool.supervisor.deadlines import deadlines
+from deadpool.supervisor.model.commands import SendOrder, SendToAll
+from deadpool.supervisor.model.events import NodesLost
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.relays import GROUP, Relays
 
 NODES = 16_384
+_LOST = 40
 _STEP = 5
 
 
@@ -51,6 +54,12 @@ def test_a_node_of_16384_is_lost() -> None:
     assert scene.state.phase is Phase.RUN
     (record,) = scene.state.recovery.records
     assert (record.node, record.spare, record.steps_reexecuted) == (f"node{lost}", f"node{NODES}", 1)
+
+    silent = {f"node{7 * node}": "silent for 3.0 s" for node in range(_LOST)}
+    commands = scene.job.handle(NodesLost(event_id=1 << 30, lost=silent), now_s=scene.now_s)
+    (order,) = [each.order for each in commands if isinstance(each, SendOrder | SendToAll)]  # one for all, and one generation
+    assert isinstance(order, messages.Quiesce)
+    assert scene.state.generation == 3
 
 
 def test_16384_agents_find_their_relays_and_another_one_when_theirs_is_lost() -> None:

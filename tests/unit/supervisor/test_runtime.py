@@ -1,4 +1,4 @@
-"""Agents' streams that end: which ends are the loss of the node."""
+"""Agents' streams: which ends are the loss of the node, and where orders go out."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from deadpool.proto.config import JobConfig
-from deadpool.proto.messages import Heartbeat, Hello
+from deadpool.proto.convert import decode_order, order_body
+from deadpool.proto.generated import agent_pb2
+from deadpool.proto.messages import Heartbeat, Hello, Inject, OpenStore, Told, Welcome
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import LineFile
 from deadpool.supervisor.runtime import Runtime
@@ -28,8 +30,7 @@ def run(folder: Path, happens: Callable[[Runtime], Awaitable[None]]) -> list[str
         runtime = Runtime(CONFIG, journal=journal, events=EventLog(events))
         loop = asyncio.create_task(runtime.run())
         await happens(runtime)
-        for _ in range(10):  # rounds of the event loop
-            await asyncio.sleep(0)
+        await rounds()
         names.extend(name for name, _ in runtime.events.counts)
         runtime.stop("the test is over", 0)
         for node in range(2):
@@ -58,3 +59,54 @@ def test_an_agent_that_leaves_a_relay_where_nobody_welcomed_it_may_be_on_its_way
         runtime.attend(hello(1, 3, moves=True))
 
     assert ("node_lost" in run(tmp_path, happens)) is said
+
+
+def test_an_order_for_everybody_is_handed_to_a_relay_once(tmp_path: Path) -> None:
+    """Those behind it that have not been welcomed on this stream get it after their Welcome, with all that they have missed."""
+    told: list[Told] = []
+
+    async def happens(runtime: Runtime) -> None:
+        runtime.attend(hello(0, 1))
+        relay = RelayStream("node0")
+        runtime.relay_opened(relay, "door")
+        runtime.attend(hello(1, 1), relay, 1)
+        await rounds()
+        told.extend(await told_to(relay))
+        injecting = asyncio.create_task(runtime.inject("kill-rank", 0, 1000))
+        await asyncio.sleep(0)  # it is asked for, and has not been looked at
+        runtime.attend(hello(1, 2), relay, 2)
+        await injecting
+        told.extend(await told_to(relay))
+        await runtime.inject("kill-rank", 0, 1001)
+        told.extend(await told_to(relay))
+
+    run(tmp_path, happens)
+    orders = [(each.members, type(decode_order(agent_pb2.Order.FromString(each.order)))) for each in told if not each.closed]
+    assert orders == [((1,), Welcome), ((2,), Welcome), ((2,), Inject), ((2,), Inject)]
+    assert [each.numbers[0] > 0 for each in told if not each.closed] == [False, False, True, True]
+
+
+async def rounds() -> None:
+    for _ in range(10):  # of the event loop
+        await asyncio.sleep(0)
+
+
+async def told_to(relay: RelayStream) -> tuple[Told, ...]:
+    batch = await relay.next()
+    assert batch is not None
+    return batch.told
+
+
+def test_what_follows_each_other_and_is_the_same_goes_to_a_relay_once() -> None:
+    async def sent() -> tuple[Told, ...]:
+        relay = RelayStream("node0")
+        body = order_body(OpenStore(generation=1))
+        relay.send(1, body, 5, 2)
+        relay.send_to_all(body, 6, {1: 2, 2: 0})
+        relay.send(2, None, 0, 0)
+        relay.send_to_all(body, 7, {})
+        return await told_to(relay)
+
+    body = order_body(OpenStore(generation=1))
+    same = Told(members=(1, 1, 2), order=body, numbers=(5, 6, 6), heard=(2, 2, 0))
+    assert asyncio.run(sent()) == (same, Told(members=(2,), numbers=(0,), heard=(0,), closed=True))

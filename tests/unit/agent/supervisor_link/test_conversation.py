@@ -5,7 +5,19 @@ from dataclasses import replace
 from supervising import Scene
 
 from deadpool.agent.supervisor_link.conversation import Conversation
-from deadpool.proto.messages import AgentMessage, Heartbeat, Hello, OpenStore, RankJoined, StartRanks, Stop, StoreOpened, Welcome
+from deadpool.proto.messages import (
+    AgentMessage,
+    Heartbeat,
+    Hello,
+    Inject,
+    OpenStore,
+    Quiesce,
+    RankJoined,
+    StartRanks,
+    Stop,
+    StoreOpened,
+    Welcome,
+)
 from deadpool.supervisor.model.commands import SendOrder
 from deadpool.supervisor.model.events import FromAgent
 from deadpool.supervisor.model.phase import Phase
@@ -74,6 +86,15 @@ def test_a_heartbeat_says_which_order_was_the_last() -> None:
     assert sent(talk) == [(0, Heartbeat(generation=1, obeyed=7))]
 
 
+def test_no_order_is_obeyed_twice() -> None:
+    talk = Conversation()
+    talk.welcomed(Welcome(config_json="", generation=0, conversation=1))
+    assert talk.ordered(3, 0)
+    assert not talk.ordered(3, 0)
+    assert talk.ordered(0, 0)  # those without a number belong to no conversation
+    assert talk.obeyed == 3
+
+
 # ---------------------------------------------------------------- the supervisor's side
 
 
@@ -116,6 +137,33 @@ def test_a_message_is_acted_on_once() -> None:
     assert scene.state.roster.nodes["node0"].session.heard == 1
 
 
+def test_an_order_for_everybody_is_said_again_with_its_number() -> None:
+    """And not to an agent that has come since: what was ordered before is not for it."""
+    scene = Scene()
+    scene.start(commit_step=4)
+    had = scene.state.orders.newest
+    scene.killed(0)
+    (to_all,) = {each.number for each in scene.commands if isinstance(each, SendOrder) and isinstance(each.order, Quiesce)}
+    assert back(scene, 1, obeyed=had) == [(0, Welcome), (to_all, Quiesce)]
+    assert back(scene, 1, obeyed=to_all) == [(0, Welcome)]
+    scene.lose(2)
+    scene.hello(2)
+    assert (to_all, Quiesce) not in back(scene, 2, obeyed=0)
+
+
+def test_what_everybody_has_had_is_forgotten() -> None:
+    scene = Scene()
+    scene.start(commit_step=4)
+    for _ in range(40):
+        scene.inject("kill-rank", 0, 1000)
+        for node in range(3):
+            scene.say(node, Heartbeat(generation=1, obeyed=scene.state.orders.newest))
+    assert len(scene.state.orders.to_all) < 20
+    newest = scene.state.orders.newest + 1
+    scene.inject("kill-rank", 0, 1000)
+    assert back(scene, 0, obeyed=newest - 1)[1:] == [(newest, Inject)]
+
+
 def test_heartbeats_let_old_orders_be_forgotten() -> None:
     scene = Scene()
     scene.start()
@@ -133,6 +181,7 @@ def test_a_journal_that_is_behind_the_job_ends_it() -> None:
     assert ended[-1][1] is Stop
     assert scene.end().exit_code == 1
     assert "the journal is behind the job: node0 has obeyed order 99 of generation 3" in scene.end().root_cause
+    assert back(scene, 1, obeyed=120)[-1][1] is Stop  # whatever it has obeyed of what was lost
 
 
 def test_a_welcome_that_was_lost_with_its_supervisor_is_said_again() -> None:

@@ -12,7 +12,7 @@ from deadpool.proto.config import JobConfig
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.journal.journal import BATCH_MAX, Journal, LineFile, event_line, parse_event
 from deadpool.supervisor.journal.replay import ReplayedJob, entries, whole_bytes
-from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, InjectRequested, NodeLost, StopRequested
+from deadpool.supervisor.model.events import DrainRequested, Event, FromAgent, InjectRequested, NodesLost, StopRequested
 
 
 def _story() -> Scene:
@@ -120,7 +120,7 @@ def test_commands_come_only_after_the_line_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        NodeLost(event_id=7, node_id="node1", reason="silent for 3.1 s"),
+        NodesLost(event_id=7, lost={"node1": "silent for 3.1 s"}),
         StopRequested(event_id=8, reason="SIGTERM", exit_code=143),
         InjectRequested(event_id=9, kind="kill-rank", target=3, step=-1),
         DrainRequested(event_id=9, node="node1", reason="repair", undo=True),
