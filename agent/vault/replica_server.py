@@ -75,6 +75,7 @@ class ReplicaServer:
         self.port: int = self._listener.getsockname()[1]
         self._token = token
         self._folder = Path()
+        self._known_paths: dict[tuple[SlotKind, int], list[Path]] = {}
         self.replicas_received = self.replica_bytes_received = 0  # whole ones
         self._pairs: socket.socket | None = None
         self._lock = threading.Lock()  # guards all that follows
@@ -352,8 +353,11 @@ class ReplicaServer:
     # ------------------------------------------------------------ slots
 
     def _paths(self, kind: SlotKind, rank: int) -> list[Path]:
-        names = SNAPSHOT_NAMES if kind is SlotKind.SNAPSHOT else SLOT_NAMES
-        return [slot_path(self._folder, kind, rank, name) for name in names]
+        found = self._known_paths.get((kind, rank))
+        if found is None:
+            names = SNAPSHOT_NAMES if kind is SlotKind.SNAPSHOT else SLOT_NAMES
+            found = self._known_paths[kind, rank] = [slot_path(self._folder, kind, rank, name) for name in names]
+        return found
 
     def _rank_lock(self, rank: int) -> threading.Lock:
         with self._lock:
