@@ -35,7 +35,8 @@ class Captured:
 
     `shared`: the indices of the items that are copied from the user's own memory, while the next step runs; the others, `cloned`,
     are cloned at the boundary, because they are volatile or among `written`. `addresses`: of the held tensors' memory, uint64.
-    They stay true: whoever gives the same list of held tensors again has found them in the same memory (Inventory.is_still_true).
+    They are true at a boundary: whoever gives the same list of held tensors again has found them in the same memory
+    (Inventory.is_still_true). A storage may get other memory in the step that follows: `Boundary.touched` sees it.
     """
 
     def __init__(self, held: list[Held], written: Collection[str] = ()) -> None:
@@ -46,7 +47,7 @@ class Captured:
         self.is_shared = numpy.ones(len(held), dtype=bool)
         self.is_shared[self.cloned] = False
         self.shared: list[int] = numpy.flatnonzero(self.is_shared).tolist()
-        self.addresses = numpy.fromiter(map(Tensor.data_ptr, self.tensors), numpy.uint64, len(held))
+        self.addresses = self.addresses_now()
 
     def is_of(self, held: list[Held], written: Collection[str]) -> bool:
         return self.held is held and self.written == written
@@ -57,6 +58,9 @@ class Captured:
         for index in self.cloned:
             sources[index] = self._clones.of(index, sources[index])
         return sources
+
+    def addresses_now(self) -> NDArray[numpy.uint64]:
+        return numpy.fromiter(map(Tensor.data_ptr, self.tensors), numpy.uint64, len(self.tensors))
 
     def versions(self) -> NDArray[numpy.int64]:
         """Returns the held tensors' version counters, as they are now."""
@@ -94,11 +98,12 @@ class Boundary:
         return self.captured.shared
 
     def touched(self) -> list[str]:
-        """Returns the keys of the shared items whose version counters have moved since the state was complete."""
-        versions = self.captured.versions()
-        if versions.tobytes() == self.versions.tobytes():
+        """Returns the keys of the shared items whose version counters, or memory, have moved since the state was complete."""
+        captured = self.captured
+        versions, addresses = captured.versions(), captured.addresses_now()
+        if versions.tobytes() == self.versions.tobytes() and addresses.tobytes() == captured.addresses.tobytes():
             return []
-        moved = (versions != self.versions) & self.captured.is_shared
+        moved = ((versions != self.versions) | (addresses != captured.addresses)) & captured.is_shared
         return [self.held[index].key for index in numpy.flatnonzero(moved)]
 
     def stall_s(self) -> float:

@@ -7,7 +7,7 @@ what is volatile by nature. It gives itself away
 
 * at the fence, by other bytes than its copy has. All are compared in the *watched* states, whose copies the main thread waits
   for, so that none of them can be torn: the first ones of a process, and those after any of the following;
-* by a version counter that moved while it was copied;
+* by a version counter, or a storage, that moved while it was copied;
 * by other bytes, under the same version counter in the same memory, after some states in which it had not changed at all;
 * by other bytes than the process was restored to.
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from fake_pair import fake_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from replicas import join_threads
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
@@ -26,6 +28,7 @@ from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.edge_client import EdgeClient
+from deadpool.trainer_hooks.protection.gather import Gather
 from deadpool.trainer_hooks.protection.peers import Exchange, RankPlace, Sharing
 from deadpool.trainer_hooks.protection.pipeline import ProtectionPlan, Protector
 from deadpool.trainer_hooks.protection.ports import Network
@@ -44,6 +47,18 @@ FOREACH, FUSED = ({"foreach": True}, {"fused": True})
 SEVERAL = 3  # connections
 ANY_WAY = pytest.mark.parametrize("way", [Transport.TCP, Transport.MPI, SEVERAL])
 Way = Transport | int
+
+
+class Interrupted(CpuEngine):
+    """Something happens once, when small tensors are about to be gathered."""
+
+    happens: Callable[[], object] | None = None
+
+    def gather(self, gather: Gather, addresses: NDArray[numpy.uint64], file: int, offset: int) -> None:
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            happens()
+        super().gather(gather, addresses, file, offset)
 
 
 class Training:
@@ -70,7 +85,8 @@ class Training:
             exchange=Exchange(store, rank=0, ranks=range(1), place=RankPlace("node", "node", 1), cancelled=self.cancelled),
             cancelled=self.cancelled,
         )
-        local = Local(slots=lambda: self.slots, engine=CpuEngine(), sharing=Sharing(), counters=self.counters)
+        self.engine = Interrupted()
+        local = Local(slots=lambda: self.slots, engine=self.engine, sharing=Sharing(), counters=self.counters)
         plan = ProtectionPlan(rank=0, generation=1, commit_step=NO_STEP)
         self.protector = Protector(plan, Schedule(first_step=0, exchange_from=0, exchanges=1), local, network, self)
 
@@ -242,6 +258,19 @@ def test_each_way_of_writing_is_seen(tmp_path: Path, write: Callable[[Tensor], N
             training.protect(number)
         quiet = max(training.protect(number) for number in range(4 + len(NAMES), 9 + len(NAMES)))
         assert quiet  # the copies have the very bytes of whatever is committed
+
+
+@pytest.mark.parametrize("move", [lambda storage: storage.share_memory_(), lambda storage: storage.resize_(1 << 16)])
+def test_memory_that_moves_before_it_is_gathered_is_noticed(
+    tmp_path: Path, move: Callable[[torch.UntypedStorage], object]
+) -> None:
+    """The same storage lies elsewhere, and what was there belongs to somebody else."""
+    with protected(tmp_path, FUSED) as training:
+        training.step()
+        storage = training.model.get_parameter("trained_small").untyped_storage()
+        training.engine.happens = lambda: move(storage)
+        assert not training.protect(4)
+        assert max(training.protect(number) for number in range(5, 9))
 
 
 @ANY_WAY
