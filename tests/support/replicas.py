@@ -37,13 +37,15 @@ RANK = 3
 class Replica:
     """A state of rank 3 with two unique items and a replicated one, ready to be sent."""
 
-    def __init__(self, step: int, generation: int = 1, meta: bytes = b"meta", moment_bytes: int = 100_000) -> None:
+    def __init__(
+        self, step: int, generation: int = 1, meta: bytes = b"meta", moment_bytes: int = 100_000, unique: bool = True
+    ) -> None:
         items = [
             Item(key="weight", offset=0, nbytes=1000, dtype="float32", shape=(250,), peers=0),
             Item(key="moment", offset=0, nbytes=moment_bytes, dtype="float32", shape=(moment_bytes // 4,)),
             Item(key="step", offset=0, nbytes=8, dtype="int64", shape=()),
         ]
-        layout = Layout.place(items, [(1, 2)])
+        layout = Layout.place(items if unique else items[:1], [(1, 2)])
         self._layout, self._meta, self._state = layout, meta, (generation, step)
         self.data = bytearray(os.urandom(layout.unique_bytes))
         self.reseal()
@@ -51,11 +53,11 @@ class Replica:
     def reseal(self) -> None:
         """Makes tables and header those of the data as they are now."""
         layout, (generation, step) = self._layout, self._state
-        sums = tuple(checksum(bytes(self.data[each.offset : each.offset + each.nbytes])) for each in layout.items[:2])
+        sums = tuple(checksum(bytes(self.data[each.offset : each.offset + each.nbytes])) for each in layout.items[:-1])
         tables = Tables(layout=layout, meta=self._meta, checksums=(*sums, 77))
         rest = tables.rest()
         self.tables = layout.to_bytes() + rest
-        self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, 3, len(self._meta))
+        self.slot_bytes, data_offset = slot_capacity(layout.unique_bytes, len(layout.items), len(self._meta))
         header = tables.header(rest, rank=RANK, generation=generation, step=step, data_offset=data_offset)
         self.header = replica_of(header, layout)
 

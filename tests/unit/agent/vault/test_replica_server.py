@@ -440,10 +440,11 @@ def send_without_asking(connection: socket.socket, replica: Replica, *, with_lay
     return receive_reply(connection)
 
 
-def test_small_replicas_are_sent_whole_again_and_again(receiver: Receiver) -> None:
+@pytest.mark.parametrize("unique", [True, False])  # other nodes hold all of it: the tables travel alone
+def test_small_replicas_are_sent_whole_again_and_again(receiver: Receiver, unique: bool) -> None:
     connection = reserved(receiver)
     for step in range(2 * TURNS):
-        replica = Replica(step)
+        replica = Replica(step, unique=unique)
         assert send_without_asking(connection, replica, with_layout=step < 2, keep_step=step - 1) == Reply()
         _, head = ask(connection, GetHead(kind=SlotKind.REPLICA, rank=RANK, generation=1, step=step))
         assert head[HEADER_BYTES:] == replica.tables
