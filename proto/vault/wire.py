@@ -156,8 +156,9 @@ def send_request(connection: socket.socket, request: Request) -> None:
 
 def send_whole(connection: socket.socket, put: Put, layout: bytes, data: Sequence[memoryview], tail: tuple[bytes, bytes]) -> None:
     """Sends a Put and all that follows it. `layout`: b"" where the holder knows it; `data`: the replica's, RUNS_MAX at most."""
-    piece = (piece_head(0, put.data_bytes), *data) if put.data_bytes else ()  # one without bytes would be the end
-    send_together(connection, _request_frame(put), layout, *piece, piece_head(0, 0), *tail)
+    end = piece_head(0, 0)  # a piece of no bytes is the end: where there is nothing unique it comes alone
+    begin = piece_head(0, put.data_bytes) if put.data_bytes else b""
+    send_together(connection, _request_frame(put), layout, begin, *data, end, *tail)
 
 
 def _request_frame(request: Request) -> bytes:
