@@ -1,6 +1,7 @@
 """All kinds of small trainings: `KINDS`. Here are those whose steps, random numbers or shards have habits of their own."""
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,30 @@ class OwnGenerators(Training):
         drawn = self.extra["numpy"].random() + self.extra["legacy"].rand() + self.extra["python"].random()
         batch: Tensor = torch.randn(6, WIDTH, generator=self.extra["torch"]) + drawn
         return batch
+
+
+class Containers(Training):
+    """Keeps what one step leaves to the next in plain containers: a coefficient, a replay buffer, an array, a tensor."""
+
+    def make_extra(self) -> dict[str, Any]:
+        return {
+            "progress": {"coefficient": 0.2, "replay": deque[Tensor](maxlen=2)},
+            "totals": numpy.zeros(2),
+            "weights": torch.ones(WIDTH),
+        }
+
+    def loss(self, step: int) -> Tensor:
+        progress, weights = self.extra["progress"], self.extra["weights"]
+        replayed = sum(batch.mean() for batch in progress["replay"])
+        loss = super().loss(step) * (1 + progress["coefficient"]) + replayed + weights.sum() + float(self.extra["totals"].sum())
+        result: Tensor = loss
+        return result
+
+    def after(self, step: int) -> None:
+        self.extra["progress"]["coefficient"] *= 1.5
+        self.extra["progress"]["replay"].append(self.batch(step))
+        self.extra["totals"][step % 2] += 0.1
+        self.extra["weights"].mul_(1.1)
 
 
 class MicroSteps(Training):
@@ -128,6 +153,6 @@ class FsdpMicroSteps(Fsdp):
 KINDS: tuple[Callable[[], Training], ...] = (
     Training, BatchNorm, BufferReplaced, BufferGrows, ParameterAdded, Unfreezing, GroupAdded, DataAssigned, DataAverage,
     TensorRate, NumpyRate, Masters, TextKeys, OwnStateDict, Lbfgs, Adafactor, TwoOptimizers, Tied, AveragedModel,
-    OwnGenerators, ExtraState, EvalMode, ChannelsLast, MilestonesInACounter, MicroSteps, MicroStepsOfMasters, InTurns,
+    OwnGenerators, Containers, ExtraState, EvalMode, ChannelsLast, MilestonesInACounter, MicroSteps, MicroStepsOfMasters, InTurns,
     SharingInTurns, OddTensors, Fsdp, FsdpGathered, FsdpKept, FsdpMicroSteps,
 )  # fmt: skip
