@@ -75,7 +75,7 @@ def refill(live: Any, saved: Any) -> Any:
             live.extend(kept_parts)
         case set():
             live.clear()
-            live.update(saved)
+            live.update([*saved])  # one by one, which gives the order that was looked at when it was stored
         case _ if isinstance(saved, dict) and is_container(live):
             now = attributes(live)
             for name in now.keys() - saved.keys():

@@ -4,7 +4,9 @@
 left out; what cannot be stored is left out too, and named. `decode` puts the live value in such places.
 """
 
+import sys
 import types
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
@@ -57,10 +59,12 @@ def encode(value: Any, path: str, left_out: list[str], *, on_tensor: OnTensor | 
         return {_TAG: kind.__name__, "rows": rows, "factory": factory}
     if kind in (set, frozenset, deque):
         parts = [inner(part, index) for index, part in enumerate(value)]
+        if kind is not deque:
+            _warn_of_order(value, path)
         return {_TAG: kind.__name__, "parts": parts, "length": getattr(value, "maxlen", None)}
     if kind in (bytes, bytearray):
         return {_TAG: kind.__name__, "data": _bytes(bytes(value))}
-    if kind in _BY_TEXT and getattr(value, "tzinfo", None) is None:
+    if kind in _BY_TEXT and getattr(value, "tzinfo", None) is None and not getattr(value, "fold", 0):
         return {_TAG: kind.__name__, "text": _TEXTS[kind.__name__][0](value)}
     if kind is complex:
         return {_TAG: "complex", "parts": [value.real, value.imag]}
@@ -151,6 +155,18 @@ def _untagged(value: dict[str, Any], live: Any, item: Callable[[str], Tensor] | 
             made: dict[Any, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}[kind]()
             made.update(dict(rows))  # a Counter that is given rows would count them
             return made
+
+
+def _warn_of_order(value: set[Any] | frozenset[Any], path: str) -> None:
+    """Says so where one that is made of the same elements is gone through in another order, now or after some more of them."""
+    again = type(value)([*value])
+    if sys.getsizeof(again) != sys.getsizeof(value) or [*again] != [*value]:
+        warnings.warn(
+            f"{path}: a set comes back with the same elements in another order, as elements have been removed from it or share "
+            "a place; if a step depends on the order (a loop over it, pop()), keep a dict or a sorted list",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _copied(value: Tensor, path: str, left_out: list[str]) -> Any:
