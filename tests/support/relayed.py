@@ -61,7 +61,7 @@ class RelayedJob:
             link = partial(SupervisorLink, discovery, self._token, relay=relay)
             agent = SimulatedAgent(index, range(index, index + 1), _NODES, link)
             relay.beats_s = agent.beat_every_s = 0.3
-            relay.silence_s, link_of(agent).patience_s = 1.0, 0.5
+            relay.silence_s = link_of(agent).patience_s = 10.0  # nobody falls silent here, and a loaded machine is slow
             self.agents.append(agent)
             self.relays.append(relay)
             self._tasks.append(asyncio.create_task(agent.run(0.0)))
