@@ -9,6 +9,7 @@ from sim.supervisor import SimSupervisor
 
 from deadpool.proto.messages import NO_STEP, Reading
 from deadpool.supervisor.model.state import RecoveryState
+from deadpool.supervisor.model.timeline import Stage
 from deadpool.trainer_hooks.protocol import RankPhase
 
 SICK = Reading(name="gpu_ecc_uncorrected", value=1.0)
@@ -54,6 +55,29 @@ class Faults:
             self._drain_and_more,
             self._kill_covered,
         ]
+
+    def of_stages(self) -> list[Callable[[], None]]:
+        return [
+            self._kill_rank,
+            self._kill_node,
+            self._cut,
+            self._drop,
+            self._broken_collective,
+            self._freeze,
+            self._hang,
+            self._kill_supervisor,
+            self._corrupt,
+            self._fill,
+        ]
+
+    def in_stage(self, stage: Stage, hit: Callable[[], None], until_s: float) -> None:
+        """The next recovery that comes into this stage by then is hit there."""
+        attempt = self._recovery.attempt
+        if attempt is not None and attempt.stage is stage and self._recovery.story is not None:
+            self._log(f"in the stage {stage}:")
+            self.world.at(self.world.random.choice([0.0, self.world.between(0.0, 0.05)]), hit)
+        elif self.world.now_s < until_s:
+            self.world.at(0.004, self.in_stage, stage, hit, until_s)
 
     def boot(self, index: int) -> None:
         """A node's agent is started, whatever there is of its name."""

@@ -14,8 +14,10 @@ from deadpool.proto.config import JobConfig, OnExhausted, OnLoss, Places, Readin
 from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.model.timeline import Stage
 
 _FEW = 10  # nodes: no job here has so many
+_STAGED = 0.3  # of the runs: their recoveries are hit in a given stage
 _BOUND_S = 150.0  # faults stop after some seconds; the job must be over by then, whatever happened
 
 _CONFIG = JobConfig(
@@ -100,6 +102,10 @@ class Run:
             for _ in range(excluding.choice([1, 1, 2, 3])):
                 world.at(excluding.uniform(1.0, 5.0), faults.lose_excludable)
                 world.at(excluding.uniform(1.5, 8.0), faults.miss_excluded)
+        staged = random.Random(f"stages {seed}")
+        if staged.random() < _STAGED:
+            for _ in range(staged.choice([1, 1, 2, 3])):
+                world.at(0.0, faults.in_stage, staged.choice(list(Stage)), staged.choice(faults.of_stages()), 12.0)
         moment_s = world.between(0.2, 2.5)
         for _ in range(shape.choice([1, 1, 2, 2, 3, 4, 6])):
             world.at(moment_s, shape.choice(kinds))

@@ -61,8 +61,9 @@ class SimSupervisor(SupervisorShell):
     def has_given_up(self, node: SimNode, process: SimRank) -> bool:
         """Returns whether this process' node was lost, and it goes on, a while, in a job that does not count on it."""
         roster = self.job.state.roster
+        generation = process.member.generation if process.member is not None else 0
         given_up = node.node_id in self._given_up
-        return given_up and not roster.plays(node.node_id, process.rank, self.job.state.generation, process.pid)
+        return given_up and not roster.plays(node.node_id, process.rank, generation, process.pid)
 
     def _fall(self, commands: list[Command]) -> None:
         world = self.world
