@@ -217,6 +217,14 @@ class Faults:
             self._log(f"cut {node.node_id} off for {seconds:.1f} s")
             node.cut(seconds)
 
+    def suspend_agent(self) -> None:
+        """A node's agent gets no time for a while."""
+        seconds = self.world.random.choice([self.world.between(0.1, 3.0), self.world.between(0.5, 8.0)])
+        for node in self._any_node(alive=True):
+            if node.relay is None:
+                self._log(f"suspend the agent of {node.node_id} for {seconds:.1f} s")
+                node.suspend(seconds)
+
     def _drop(self) -> None:
         for node in self._any_node():
             self._log(f"drop {node.node_id}'s connection")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from sim.rank import SimRank
 from sim.relay import SimRelay
+from sim.suspension import Suspension
 from sim.vault import SimVault
 from sim.world import Pipe, World
 
@@ -51,6 +52,7 @@ class SimNode:
         self.up: Pipe | None = None  # to the supervisor
         self.down: Pipe | None = None
         self.disturbed = False  # something has befallen this node itself, not only those it speaks to
+        self.suspension = Suspension(self.world, lambda: None)  # of its agent: its ranks live, its vault is not served
         self.full = False  # its vault has no room for more replicas
         self.cut_until_s = 0.0
         self._heartbeating = False
@@ -65,6 +67,8 @@ class SimNode:
     # ------------------------------------------------------------ connection
 
     def connect(self) -> None:
+        if self.suspension.holds(self.connect):
+            return
         if not self.alive or self.supervisor.job.state.ending.over:
             return
         if self.homing.door:
@@ -116,6 +120,8 @@ class SimNode:
 
     def disconnected(self, down: object, *, relay_lives: bool = False) -> None:
         """The other side of the stream ended: try again soon."""
+        if self.suspension.holds(lambda: self.disconnected(down, relay_lives=relay_lives)):
+            return
         if self._older is not None and self._older[1] is down:
             self._older = None
         if not self.alive or self.down is not down:
@@ -148,6 +154,8 @@ class SimNode:
         self._greet()
 
     def _not_welcomed(self, down: Pipe) -> None:
+        if self.suspension.holds(self._not_welcomed, down):
+            return
         if self.alive and self.down is down and not self.welcomed and self._older is not None:
             self._missed()
 
@@ -191,6 +199,11 @@ class SimNode:
                 pipe.held_until_s = self.world.now_s + seconds
         self.relay.cut(self.world.now_s + seconds)
 
+    def suspend(self, seconds: float) -> None:
+        """Its agent gets no time; its ranks do."""
+        self.disturbed = True
+        self.suspension.begin(seconds)
+
     def drop_connection(self) -> None:
         self.disturbed = True
         if self.up is not None and self.down is not None:
@@ -209,6 +222,8 @@ class SimNode:
 
     def receive(self, down: Pipe, said: tuple[int, int, messages.Order] | None) -> None:
         """`said`: None from a relay, which lives."""
+        if self.suspension.holds(self.receive, down, said):
+            return
         if self._older is not None and self._older[1] is down and said is not None:
             self._kept.append(said)
         if not self.alive or self.down is not down:
@@ -248,7 +263,7 @@ class SimNode:
         self.disconnected(down)
 
     def _heartbeat(self) -> None:
-        if not self.alive:
+        if self.suspension.holds(self._heartbeat) or not self.alive:
             return
         progress = [
             messages.RankProgress(
@@ -271,6 +286,8 @@ class SimNode:
 
     def _leave_relay(self, down: Pipe, asked_s: float) -> None:
         """It has not answered: this one speaks for itself. Its connection there is kept until it is welcomed."""
+        if self.suspension.holds(self._leave_relay, down, asked_s):
+            return
         if self.down is not down or self._asked_s != asked_s or self._older is not None or not self.alive:
             return
         if self.supervisor.is_down or self.supervisor.job.state.ending.over:
@@ -281,7 +298,7 @@ class SimNode:
     # ------------------------------------------------------------ the core and its commands
 
     def _handle(self, event: events.Event) -> None:
-        if self.alive:
+        if not self.suspension.holds(self._handle, event) and self.alive:
             self._carry_out(self.core.handle(event, now_s=self.world.now_s))
 
     def _carry_out(self, commands: list[events.Command]) -> None:
@@ -342,17 +359,23 @@ class SimNode:
                 yield messages.RankCalls(rank=rank, pid=played.pid, step=played.step, groups=(call,))
 
     def _tick(self) -> None:
+        if self.suspension.holds(self._tick):
+            return
         deadline_s = self.core.next_deadline_s()
         if self.alive and deadline_s is not None and deadline_s <= self.world.now_s:
             self._carry_out(self.core.tick(now_s=self.world.now_s))
 
     def _forked(self, number: int) -> None:
+        if self.suspension.holds(self._forked, number):
+            return
         process = self.processes.get(number)
         if process is not None and process.alive:
             self._handle(events.ProcessForked(process=number, pid=process.pid))
             self.world.at(self.world.between(0.05, 0.5), self._registered, number)
 
     def _registered(self, number: int) -> None:
+        if self.suspension.holds(self._registered, number):
+            return
         process = self.processes.get(number)
         if process is not None and process.alive:
             self._handle(events.ProcessRegistered(process=number, pid=process.pid))
@@ -363,7 +386,7 @@ class SimNode:
             self.world.at(self.world.between(0.01, 1.5), self._spoken, process, message)
 
     def _spoken(self, process: SimRank, message: RankMessage) -> None:
-        if process.number in self.processes:
+        if not self.suspension.holds(self._spoken, process, message) and process.number in self.processes:
             self._handle(events.RankSpoke(process=process.number, message=message))
 
     # ------------------------------------------------------------ ends
@@ -385,7 +408,7 @@ class SimNode:
         self.world.at(self.world.between(0.001, 0.02), self._exited, process, exit_code, signal, error, script_ended)
 
     def _exited(self, process: SimRank, exit_code: int, signal: int, error: str, script_ended: bool) -> None:
-        if not self.alive:
+        if self.suspension.holds(self._exited, process, exit_code, signal, error, script_ended) or not self.alive:
             return
         step, commit_step = process.step, process.known_commit
         yielded = process.member.yielded if process.member is not None else messages.NO_STEP
@@ -406,6 +429,7 @@ class SimNode:
     def die(self) -> None:
         """The node is gone: its processes, its vault, its connection."""
         self.alive = False
+        self.suspension.end()
         self.vault.lose()
         self.truth.lost(self.node_id)
         for process in self.processes.values():

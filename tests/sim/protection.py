@@ -177,6 +177,8 @@ class SimProtection:
             self._announce(sealed, generation)
             return
         holder = self.node.other(holders[0])
+        if holder is not None and holder.suspension.holds(self._put, sealed, generation, holders, keep_step):
+            return
         if holder is None or not holder.alive or holder.core.generation > generation:
             return  # no ack, no commit: the next generation names another holder
         if holder.full or sealed.bad:  # what arrives with other checksums is refused too
@@ -190,6 +192,8 @@ class SimProtection:
     def _arrived(
         self, holder: "SimNode", index: int, sealed: Sealed, generation: int, holders: tuple[Endpoint, ...], keep_step: int
     ) -> None:
+        if holder.suspension.holds(self._arrived, holder, index, sealed, generation, holders, keep_step):
+            return
         if not holder.alive or (not self._rank.alive and self.world.chance(0.5)):
             return
         if holder.core.generation > generation:

@@ -24,7 +24,7 @@ def fetch(rank: "SimRank", source: Source, state: StateId) -> tuple[int | None, 
             return _from_replica(rank, source, state)
         case SourceKind.ELSEWHERE:
             assert source.endpoint is not None
-            other = node.other(source.endpoint)
+            other = _served(node, source.endpoint)
             return None if other is None else other.vault.content(SlotKind.SNAPSHOT, source.rank, state), ()
         case SourceKind.PEER:
             held = [_peer_content(node, peer, state.step) for peer in source.peers]
@@ -47,7 +47,7 @@ def _from_replica(rank: "SimRank", source: Source, state: StateId) -> tuple[int 
     """The replica has what is the rank's own; what it holds together with others comes from their snapshots."""
     assert source.endpoint is not None
     node, truth = rank.node, rank.truth
-    holder = node.other(source.endpoint)
+    holder = _served(node, source.endpoint)
     content = None if holder is None else holder.vault.content(SlotKind.REPLICA, source.rank, state)
     if content is None:
         return None, ()
@@ -71,6 +71,12 @@ def _from_replica(rank: "SimRank", source: Source, state: StateId) -> tuple[int 
 
 
 def _peer_content(node: "SimNode", peer: messages.Peer, step: int) -> int | None:
-    other = node.other(peer.endpoint)
+    other = _served(node, peer.endpoint)
     state = StateId(generation=peer.slot_generation, step=step)
     return None if other is None else other.vault.content(peer.kind, peer.rank, state)
+
+
+def _served(node: "SimNode", endpoint: messages.Endpoint) -> "SimNode | None":
+    """Returns the node whose vault is there, None while its agent gets no time: that is not waited for."""
+    other = node.other(endpoint)
+    return other if other is not None and not other.suspension.lasts else None

@@ -18,6 +18,7 @@ from deadpool.supervisor.model.timeline import Stage
 
 _FEW = 10  # nodes: no job here has so many
 _STAGED = 0.3  # of the runs: their recoveries are hit in a given stage
+_SUSPENDED = 0.15  # of the runs: an agent gets no time for a while
 _BOUND_S = 150.0  # faults stop after some seconds; the job must be over by then, whatever happened
 
 _CONFIG = JobConfig(
@@ -106,6 +107,10 @@ class Run:
         if staged.random() < _STAGED:
             for _ in range(staged.choice([1, 1, 2, 3])):
                 world.at(0.0, faults.in_stage, staged.choice(list(Stage)), staged.choice(faults.of_stages()), 12.0)
+        suspended = random.Random(f"agents {seed}")
+        if suspended.random() < _SUSPENDED:
+            for _ in range(suspended.choice([1, 1, 2])):
+                world.at(suspended.uniform(0.5, 6.0), faults.suspend_agent)
         moment_s = world.between(0.2, 2.5)
         for _ in range(shape.choice([1, 1, 2, 2, 3, 4, 6])):
             world.at(moment_s, shape.choice(kinds))

@@ -1,8 +1,5 @@
 """How the simulated supervisor is lost, and comes back: suspended, killed, started again from its journal."""
 
-from collections.abc import Callable
-from typing import Any
-
 from sim.links import BehindRelay, Link
 from sim.node import SimNode
 from sim.rank import SimRank
@@ -27,27 +24,7 @@ class SimSupervisor(SupervisorShell):
 
     def suspend(self, seconds: float) -> None:
         """The supervisor's process gets no time for a while."""
-        if not self._away_until_s:
-            self.world.at(seconds, self._wake)
-        self._away_until_s = max(self._away_until_s, self.world.now_s + seconds)
-
-    def _wake(self) -> None:
-        """It finds everything in its queue, in order."""
-        if self.world.now_s < self._away_until_s:
-            self.world.at(self._away_until_s - self.world.now_s, self._wake)
-            return
-        self._away_until_s = 0.0
-        queue, self._queue = self._queue, []
-        for action, arguments in queue:
-            if self.is_down:  # what it had not read is lost with it
-                return
-            action(*arguments)
-        self._alarm(self._alarm_s)
-
-    def _is_away(self, action: Callable[..., None], *arguments: Any) -> bool:
-        if self._away_until_s:
-            self._queue.append((action, arguments))
-        return bool(self._away_until_s)
+        self._suspension.begin(seconds)
 
     def kill(self) -> None:
         """Its process, or its machine: immediately, or between the journal's line and the orders."""
@@ -68,8 +45,8 @@ class SimSupervisor(SupervisorShell):
     def _fall(self, commands: list[Command]) -> None:
         world = self.world
         self.truth.log.append(f"{world.now_s:9.3f} ---- the supervisor of term {self.term} is gone, {len(commands)} not done")
-        self.is_down, self._falls_within, self._away_until_s = True, False, 0.0
-        self._queue.clear()
+        self.is_down, self._falls_within = True, False
+        self._suspension.end()
         silent = world.chance(0.3)  # a machine that is gone, or frozen, closes no connection
         late_s = (
             world.between(0, 3.0) if silent else 0.0

@@ -2,7 +2,6 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from addressed import addressed
@@ -10,6 +9,7 @@ from sim.links import BehindRelay, Link, RelayLink
 from sim.node import SimNode
 from sim.rank import SimRank
 from sim.relay import SimRelay
+from sim.suspension import Suspension
 from sim.truth import Loop, Truth
 from sim.world import Pipe, World
 
@@ -75,8 +75,7 @@ class SupervisorShell(ABC):
         self.past: list[tuple[Event | None, float]] = []
         self.exit_code: int | None = None
         self.root_cause = ""
-        self._away_until_s = 0.0  # suspended until then
-        self._queue: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what came meanwhile
+        self._suspension = Suspension(world, lambda: self._alarm(self._alarm_s))
         self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=0.0)
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)
         self._streams: dict[str, Link] = {}
@@ -104,10 +103,6 @@ class SupervisorShell(ABC):
         return Relays(above=self.config.relay_above, group=_GROUP)
 
     @abstractmethod
-    def _is_away(self, action: Callable[..., None], *arguments: Any) -> bool:
-        """Returns whether it gets no time at present; the action then waits until it does."""
-
-    @abstractmethod
     def _fall(self, commands: list[Command]) -> None:
         """It is gone; of these commands, which are decided, some may still be done."""
 
@@ -117,7 +112,7 @@ class SupervisorShell(ABC):
         if self.is_down:
             self.world.at(0.001, down.close)
             return
-        if self._is_away(self.relay_opened, relay, up, down):
+        if self._suspension.holds(self.relay_opened, relay, up, down):
             return
         for older in [each for each, link in self.relays.items() if link.relay.node.node_id == relay.node.node_id]:
             self._relay_closed(older, within_s=REHOME_S + self._silence.timeout_s)
@@ -127,7 +122,7 @@ class SupervisorShell(ABC):
         self._route(self._routes.opened(relay.node.node_id, str(relay.node.pid)))
 
     def group_said(self, up: Pipe, batch: FromGroup) -> None:
-        if self._is_away(self.group_said, up, batch):
+        if self._suspension.holds(self.group_said, up, batch):
             return
         link = self.relays.get(up)
         if link is None:
@@ -161,7 +156,7 @@ class SupervisorShell(ABC):
             self.receive(behind.node, behind, wire.number, message)
 
     def group_gone(self, up: Pipe) -> None:
-        if not self._is_away(self.group_gone, up) and up in self.relays:
+        if not self._suspension.holds(self.group_gone, up) and up in self.relays:
             self._relay_closed(up)
 
     def _relay_closed(self, up: Pipe, *, within_s: float = REHOME_S) -> None:
@@ -188,7 +183,7 @@ class SupervisorShell(ABC):
     # ------------------------------------------------------------ agents
 
     def receive(self, node: SimNode, up: Link, number: int, message: AgentMessage) -> None:
-        if up not in self.links or self._is_away(self.receive, node, up, number, message):
+        if up not in self.links or self._suspension.holds(self.receive, node, up, number, message):
             return
         if isinstance(message, Hello):
             known = self.job.state.roster.nodes.get(node.node_id)
@@ -231,7 +226,7 @@ class SupervisorShell(ABC):
         down.close()
 
     def closed(self, node: SimNode, up: Link, reason: str) -> None:
-        if up not in self.links or self._is_away(self.closed, node, up, reason):
+        if up not in self.links or self._suspension.holds(self.closed, node, up, reason):
             return
         if self._streams.get(node.node_id) is not up:
             return
@@ -259,7 +254,7 @@ class SupervisorShell(ABC):
         self._handle(NodesLost(event_id=self._next_id(), lost=lost))
 
     def drain(self, node_id: str, *, undo: bool) -> None:
-        if not self.is_down and not self.job.state.ending.over and not self._is_away(self._drain, node_id, undo):
+        if not self.is_down and not self.job.state.ending.over and not self._suspension.holds(self._drain, node_id, undo):
             self._drain(node_id, undo)
 
     def _drain(self, node_id: str, undo: bool) -> None:
@@ -267,7 +262,7 @@ class SupervisorShell(ABC):
 
     def straggles(self, rank: int) -> None:
         """The rank's own part of a step takes long, as its supervisor has found by the heartbeats."""
-        if not self.is_down and not self.job.state.ending.over and not self._is_away(self._straggles, rank):
+        if not self.is_down and not self.job.state.ending.over and not self._suspension.holds(self._straggles, rank):
             self._straggles(rank)
 
     def _straggles(self, rank: int) -> None:
@@ -339,7 +334,7 @@ class SupervisorShell(ABC):
             self.world.at(deadline_s - self.now_s, self._alarm, deadline_s)
 
     def _alarm(self, at_s: float) -> None:
-        if at_s != self._alarm_s or self._away_until_s or self.is_down:
+        if at_s != self._alarm_s or self._suspension.lasts or self.is_down:
             return
         now_s = self.now_s
         if now_s >= self._silence.next_check_s():
