@@ -249,7 +249,9 @@ class SimNode:
                 self._move(order.through)
             return
         talk = self.conversation
-        is_next = number == 0 or self.supervisor.is_next(number, pid=self.pid, conversation=talk.number, obeyed=talk.obeyed)
+        is_next = number == 0 or self.supervisor.witness.is_next(
+            number, pid=self.pid, conversation=talk.number, obeyed=talk.obeyed
+        )
         self.truth.check(is_next, f"{self.node_id}: order {number} is not the next")
         talk.ordered(number, heard)
         self._handle(events.OrderReceived(order=order))

@@ -39,7 +39,7 @@ class SimSupervisor(SupervisorShell):
         """Returns whether this process' node was lost, and it goes on, a while, in a job that does not count on it."""
         roster = self.job.state.roster
         generation = process.member.generation if process.member is not None else 0
-        given_up = node.node_id in self._given_up
+        given_up = node.node_id in self.witness.given_up
         return given_up and not roster.plays(node.node_id, process.rank, generation, process.pid)
 
     def _fall(self, commands: list[Command]) -> None:
@@ -51,11 +51,11 @@ class SimSupervisor(SupervisorShell):
         late_s = (
             world.between(0, 3.0) if silent else 0.0
         )  # frozen in the middle of sending, it goes on with that when it wakes up
-        for command in self._addressed(commands):  # some of the orders may get out, in order
+        for command in self.witness.addressed(commands, self.job.state):  # some of the orders may get out, in order
             if isinstance(command, Note):
-                self._noted(command)  # it is decided, whether or not anybody reads of it
+                self.witness.noted(command)  # it is decided, whether or not anybody reads of it
             if isinstance(command, SendOrder):
-                self._ordered(command.order)
+                self.witness.ordered(command.order)
             if isinstance(command, SendOrder) and command.node_id in self._streams and world.chance(0.5):
                 said = command.number, self._heard_of(command.node_id), command.order
                 world.at(late_s, self.links[self._streams[command.node_id]].send, said)

@@ -1,16 +1,14 @@
 """The shell around the supervisor's core: the real Job and Silence around a timer and the agents' connections."""
 
-import itertools
 from abc import ABC, abstractmethod
-from typing import Any
 
-from addressed import addressed
 from sim.links import BehindRelay, Link, RelayLink
 from sim.node import SimNode
 from sim.rank import SimRank
 from sim.relay import SimRelay
 from sim.suspension import Suspension
 from sim.truth import Loop, Truth
+from sim.witness import Witness
 from sim.world import Pipe, World
 
 from deadpool.proto import convert
@@ -19,15 +17,11 @@ from deadpool.proto.generated import agent_pb2
 from deadpool.proto.messages import (
     NO_STEP,
     AgentMessage,
-    Assign,
     FromGroup,
     Heartbeat,
     Hello,
-    Order,
-    Reform,
     Route,
     Said,
-    StartRanks,
     Stop,
     Stopped,
 )
@@ -45,11 +39,8 @@ from deadpool.supervisor.model.events import (
     StepsStalled,
     StragglerJudged,
 )
-from deadpool.supervisor.model.membership import NodeRole
 from deadpool.supervisor.model.phase import Phase
-from deadpool.supervisor.model.validate import validate
 from deadpool.supervisor.relays import Relays
-from deadpool.supervisor.report.events import misfit
 from deadpool.supervisor.resumption import REHOME_S
 
 _GROUP = 2  # agents behind one relay
@@ -86,18 +77,15 @@ class SupervisorShell(ABC):
         self._alarm_s = 0.0
         self._unwritten = 0  # heartbeats at the end of `past` that the journal does not hold
         self._falls_within = False  # the next event is the last one: its orders do not go out, or late
-        self._orders: dict[tuple[int, int], dict[int, Order]] = {}  # by agent and conversation, by their numbers
-        self._raised: set[int] = set()  # ranks of this generation that have reported an error
-        self._given_up: dict[str, int] = {}  # how often a node was lost: its agent's numbers begin anew
         self.bodies_communicate = False  # the script's ranks do in their loop bodies
         self.leaves_at = NO_STEP  # the step in whose loop body the script leaves the loop
         self.repeatable = False  # the script is a function, which can be called again
         self.intervals: tuple[int, ...] = (1,)  # of states: a fixed one, or what its ranks may wish
         self.rehearsals = 2  # of a process before it goes on from a state that others have stepped to
+        self.witness = Witness(world, truth, loops, config.world_size, self.processes)
         self.is_down = False
         self.term = 0
         self._generation = 0  # of the newest whole line
-        self._planned = 0  # the newest generation whose plan was looked at
 
     def _no_relays(self) -> Relays:
         return Relays(above=self.config.relay_above, group=_GROUP)
@@ -286,11 +274,7 @@ class SupervisorShell(ABC):
         self.past.append((event, now_s))
         generation, hooked = self.job.state.generation, self.job.state.hooked
         commands = self.job.handle(event, now_s=now_s)
-        self._validate(commands)
-        for command in commands:
-            if isinstance(command, Note) and command.event == "node_lost":
-                lost = str(command.fields["node"])
-                self._given_up[lost] = self._given_up.get(lost, 0) + 1
+        self.witness.decided(commands, self.job.state)
         is_heartbeat = isinstance(event, FromAgent) and isinstance(event.message, Heartbeat)
         self._unwritten = self._unwritten + 1 if is_heartbeat and not commands else 0
         if self._falls_within and commands:
@@ -305,16 +289,6 @@ class SupervisorShell(ABC):
         self._carry_out(commands)
         if not self.is_down:
             self._set_alarm()
-
-    def _validate(self, commands: list[Command]) -> None:
-        try:
-            validate(self.job.state)
-        except AssertionError as broken:
-            raise self.truth.fail(str(broken)) from broken
-        plans = [each.order for each in commands if isinstance(each, SendOrder) and isinstance(each.order, Reform)]
-        for plan in (each for each in plans if each.generation > self._planned):
-            self._check_plan(plan)
-        self._planned = max([self._planned, *(each.generation for each in plans)])
 
     def _decided(self, generation: int, hooked: bool) -> None:
         """The event is written: what it leads to is decided, whoever carries it out. Before it these were the job's."""
@@ -363,7 +337,7 @@ class SupervisorShell(ABC):
         while not self.is_down and (commands := self.job.tick(now_s=now_s)):
             self.past.append((None, now_s))
             self._unwritten = 0  # what came before this line is in the journal with it
-            self._validate(commands)
+            self.witness.decided(commands, self.job.state)
             self._generation = self.job.state.generation
             self._carry_out(commands)
         if not self.is_down:
@@ -371,10 +345,10 @@ class SupervisorShell(ABC):
             self._set_alarm()
 
     def _carry_out(self, commands: list[Command]) -> None:
-        for command in self._addressed(commands):
+        for command in self.witness.addressed(commands, self.job.state):
             match command:
                 case SendOrder(node_id=node_id, order=order):
-                    self._ordered(order)
+                    self.witness.ordered(order)
                     up = self._streams.get(node_id)
                     if up is not None:
                         self.links[up].send((command.number, self._heard_of(node_id), order))
@@ -383,102 +357,15 @@ class SupervisorShell(ABC):
                 case Quit():
                     self.world.over = True
                 case Note():
-                    self._noted(command)
+                    self.witness.noted(command)
                 case Answer():
                     pass
                 case _:
                     raise AssertionError(command)
-        self._check_placement()
-
-    def _ordered(self, order: Order) -> None:
-        if isinstance(order, Reform):
-            self.truth.goes_on_without(order.generation, order.excluded, order.resume_step)
-        if isinstance(order, StartRanks):
-            self.truth.resized(order.generation, order.world_size)
-        if isinstance(order, StartRanks | Reform):
-            copies = self.truth.groups(order.generation).copies
-            copies.update((each.node_id, len(each.holders)) for each in order.placements)
-        if isinstance(order, StartRanks) or (isinstance(order, Assign) and not order.hot):
-            for placement in order.placements:
-                self.truth.orders(placement.rank, order.generation)
-
-    def _noted(self, note: Note) -> None:
-        fields: dict[str, Any] = dict(note.fields)
-        assert not misfit(note.event, fields), misfit(note.event, fields)
-        self.truth.log.append(f"{self.world.now_s:9.3f} {note.cause}: g{note.generation} {note.event} {fields}")
-        match note.event:
-            case "recovered":
-                self.truth.recovered(note.generation, {loop.until for loop in self.loops})
-            case "restarted":
-                self.truth.restarted(note.generation)
-            case "rank_raised":
-                self._raised.add(fields["rank"])
-            case "generation":
-                self._raised.clear()
-            case "loop_body_lost":
-                for rank in range(self.config.world_size):
-                    self.truth.body_lost(rank, fields["step"])
-            case "back_to_checkpoint":
-                for rank, step in itertools.product(range(self.config.world_size), range(fields["step"])):
-                    self.truth.body_lost(rank, step)
-            case "vault_reports_missing" | "node_lost":  # who is stopped, or out of reach, cannot say how far it was
-                node_id = fields.get("node")
-                for process in self.processes():
-                    if process.frozen or process.node.node_id == node_id:
-                        self.truth.body_lost(process.rank, process.in_body)
-                for home, rank, step in self.truth.ended_in_body.values():
-                    if home == node_id:
-                        self.truth.body_lost(rank, step)
-            case "failure" if "SIGABRT" in fields["cause"]:
-                raise self.truth.fail(f"its script had ended, and it is repeated: {fields}")
-            case "failure" if "nobody died" in fields["cause"]:
-                raised = [each for each in self.processes() if each.raised and each.speaks_for(note.generation)]
-                told = [each.pid for each in raised if each.member is not None and each.member.rank in self._raised]
-                self.truth.check(not told, f"a broken_collective is acted on, although pid {told} have reported errors")
-            case "rank_exited":
-                self.truth.exited(fields["rank"], fields["node"], fields["pid"])
-            case _:
-                pass
-
-    def _addressed(self, commands: list[Command]) -> list[Command]:
-        """Returns one for each agent. Whichever supervisor sends it, an order of the same number to an agent is the same."""
-        found = addressed(commands, self.job.state)
-        for command in found:
-            if isinstance(command, SendOrder) and command.number:
-                session = self.job.state.roster.nodes[command.node_id].session
-                orders = self._orders.setdefault((session.life[2], session.conversation), {})
-                order = orders.setdefault(command.number, command.order)
-                if order != command.order:
-                    raise self.truth.fail(f"two orders {command.number} for {command.node_id}: {order}, {command.order}")
-        return found
-
-    def is_next(self, number: int, *, pid: int, conversation: int, obeyed: int) -> bool:
-        """Returns whether no order for the agent is left out between the one that it has obeyed and this one."""
-        return number == min(each for each in self._orders[pid, conversation] if each > obeyed)
+        self.witness.placement(self.job.state.roster)
 
     def _heard_of(self, node_id: str) -> int:
         return self.job.state.roster.nodes[node_id].session.heard
-
-    def _check_plan(self, order: Reform) -> None:
-        """As it is made: sent once more, to an agent that has come back, it may name a node that was lost meanwhile."""
-        live = {node.node_id for node in self.job.state.roster.live()}
-        for source in order.sources:
-            nodes = {peer.endpoint.node_id for peer in source.peers} | ({source.endpoint.node_id} if source.endpoint else set())
-            if not nodes <= live:
-                raise self.truth.fail(f"{source} names a node that is not live")
-        self.truth.check(order.generation == self.job.state.generation, "a plan of an old generation was sent")
-
-    def _check_placement(self) -> None:
-        """Seats are held by one live node each, ranks by the node of their seat."""
-        roster = self.job.state.roster
-        seated = [seat for seat in roster.seats if seat is not None]
-        self.truth.check(len(seated) == len(set(seated)), f"a node has two seats: {roster.seats}")
-        wrong = [seat for seat in seated if roster.nodes[seat].role is not NodeRole.MEMBER]
-        if wrong:
-            raise self.truth.fail(f"{wrong} have seats, and are no members: {roster.nodes}")
-        for rank in roster.ranks:
-            if rank.pid:
-                self.truth.plays(rank.rank, rank.node_id, rank.pid)
 
     def _next_id(self) -> int:
         self._event_id += 1
