@@ -229,13 +229,12 @@ class NodeCore:
         if self.config is None:
             self.config = from_json(order.config_json)
             yield Configure(config=self.config)
-        if order.generation > self.generation:  # the job went on without this node: its ranks live elsewhere now
+        unknown = not order.resumed and bool(self._with_role())  # a drained node's may be of this generation
+        if order.generation > self.generation or unknown:  # the job went on without this node: it counts on no process here
             yield from self._supersede()
             self._starting = None
             self.generation = order.generation
             yield from self._use_edges(order.generation, ())
-        elif not order.resumed:  # the supervisor knows of none
-            yield from self._end_hot(self.hot_standins().values())
 
     # ------------------------------------------------------------ ranks
 

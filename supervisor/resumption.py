@@ -8,7 +8,7 @@ from deadpool.supervisor.model.events import SupervisorStarted
 from deadpool.supervisor.model.membership import Node
 from deadpool.supervisor.model.state import JobState
 
-REHOME_S = 1.0  # for those behind a relay that is gone to come back; then their silence counts
+REHOME_S = 2.0  # for those behind a relay that is gone, which they may hear late and wait for, to come back; then silence counts
 _LOST_MAX = 1 << 32  # orders of which a lost journal knew: what follows has a number that no agent has seen
 RETURN_S = 2.0  # for the agents to come back to a new supervisor: its deadlines start to run only then
 

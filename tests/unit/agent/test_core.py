@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from driven_node import CONFIG, Node, placement, reports, to_ranks
 
 from deadpool.agent.events import (
@@ -238,15 +239,16 @@ def test_prepared_ranks_are_followed_by_a_fresh_report_and_reform_reaches_each_w
         assert (order.placements, order.sources, order.store_port) == ((placement(rank),), (sources[rank],), 2)
 
 
-def test_a_node_that_the_job_has_left_behind_ends_its_ranks() -> None:
+@pytest.mark.parametrize("generation", [1, 2])  # in 1: the node was drained, and lost, and goes on in the job as a new one
+def test_a_node_that_the_job_has_left_behind_ends_its_ranks(generation: int) -> None:
     node = Node()
     zero, one = node.run(node.start(0, 1))
-    welcome = Welcome(config_json=to_json(CONFIG), generation=1)
+    welcome = Welcome(config_json=to_json(CONFIG), generation=1, resumed=True)
     assert node.order(welcome) == []  # the supervisor was away, nothing has changed
-    left_behind = node.order(Welcome(config_json=to_json(CONFIG), generation=2))
+    left_behind = node.order(Welcome(config_json=to_json(CONFIG), generation=generation))
     assert left_behind == [KillProcess(process=zero), KillProcess(process=one)]
     assert node.exit(zero) == node.exit(one) == []
-    assert node.core.generation == 2
+    assert node.core.generation == generation
 
 
 def test_where_replicas_travel_by_mpi_each_placing_says_to_whom() -> None:
