@@ -1,4 +1,4 @@
-"""How an agent gets a rank's Python stacks from outside: a signal makes faulthandler append them to a file in the vault's folder.
+"""How an agent gets a rank's Python stack from outside: a signal makes faulthandler append it to a file in the vault's folder.
 
 It works while the rank's main thread is stuck in C code, and needs neither ptrace nor the interpreter's lock.
 """

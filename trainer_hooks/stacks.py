@@ -12,8 +12,11 @@ _file: BinaryIO | None = None  # faulthandler keeps its number only
 
 
 def offer_stacks(vault_dir: Path) -> None:
-    """The stacks of all threads are appended to a file of this process whenever the signal comes; not if it is used already."""
+    """The main thread's stack is appended to a file of this process whenever the signal comes; not if it is used already.
+
+    Not those of other threads: they run on while faulthandler reads their frames, and the process may die of it (SIGSEGV).
+    """
     global _file
     if _file is None and signal.getsignal(STACKS_SIGNAL) is signal.SIG_DFL:
         _file = stacks_path(vault_dir, os.getpid()).open("ab", buffering=0)
-        faulthandler.register(STACKS_SIGNAL, file=_file, all_threads=True)
+        faulthandler.register(STACKS_SIGNAL, file=_file, all_threads=False)

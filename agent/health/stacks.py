@@ -8,7 +8,7 @@ from pathlib import Path
 from deadpool.proto.stacks import STACKS_SIGNAL, stacks_path
 
 _TIMEOUT_S = 3.0  # a process that gets no time to run answers nothing
-_SETTLED_S = 0.1  # all threads are written in one go: a file that has not grown for so long is complete
+_SETTLED_S = 0.1  # a stack is written in one go: a file that has not grown for so long is complete
 _POLL_S = 0.01
 
 

@@ -99,15 +99,9 @@ def stack_lines(stacks: Mapping[int, str]) -> list[str]:
 
 
 def main_thread(text: str) -> tuple[str, ...]:
-    """Returns frames of the thread that runs the script, the newest first: the last one that faulthandler writes."""
-    threads: list[list[str]] = []
-    for line in text.splitlines():
-        if line.startswith(("Thread ", "Current thread ")):
-            threads.append([])
-        elif threads and (match := _FRAME.match(line)):
-            threads[-1].append(f"{match['function']} ({match['file']}:{match['line']})")
-    scripts = [each for each in threads if each and each[-1].startswith("<module>")] or threads
-    frames = scripts[-1] if scripts else []
+    """Returns frames of the thread that runs the script, the newest first."""
+    found = filter(None, map(_FRAME.match, text.splitlines()))
+    frames = [f"{match['function']} ({match['file']}:{match['line']})" for match in found]
     if len(frames) > 2 * _FRAMES:
         frames = [*frames[:_FRAMES], f"... {len(frames) - 2 * _FRAMES} more", *frames[-_FRAMES:]]
     return tuple(frames)

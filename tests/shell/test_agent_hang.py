@@ -20,6 +20,11 @@ from deadpool.trainer_hooks.stacks import offer_stacks
 def stuck_here():
     threading.Event().wait()
 
+def runs_on():
+    threading.Event().wait()
+
+threading.Thread(target=runs_on, daemon=True).start()
+
 role = hear(m.Role)
 record(role.rank, generation=1, step=4, commit_step=3)
 folder = Path(os.environ["DEADPOOL_VAULT_DIR"])
@@ -45,6 +50,7 @@ def test_it_reports_calls_and_saves_stacks(tmp_path: Path) -> None:
         assert moving.groups == (GroupCall(group="dp", operation="allreduce", entered=17, completed=16),)
         assert (moving.rank, moving.pid, moving.step, moving.stopped) == (0, pids[0], 4, False)
         assert "in stuck_here" in Path(moving.stacks).read_text()
+        assert "in runs_on" not in Path(moving.stacks).read_text()  # its frames cannot be read safely while it runs
         assert Path(moving.stacks).parent == node.log_dir / "node0"
         assert (stopped.stacks, stopped.stopped, stopped.groups) == ("", True, moving.groups)
         os.kill(pids[1], signal.SIGCONT)

@@ -23,7 +23,7 @@ import os
 print(os.uname().nodename, sorted(os.sched_getaffinity(0)), os.environ.get("CUDA_VISIBLE_DEVICES"))
 """
 BATCH = """#!/bin/bash
-srun --ntasks-per-node=1 python show.py >plain
+srun --ntasks-per-node=1 --output=plain-%t python show.py
 exec deadpool-launch --nproc-per-node 1 --spares 0 show.py
 """
 
@@ -209,7 +209,7 @@ def test_ranks_have_what_srun_gives_a_task_and_nodes_that_differ_are_refused(clu
     parts = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--gres=gpu:1", "--time=5")
     job = cluster.submit(tmp_path, tmp_path / "batch.sh", options=parts)
     assert job.end() == ("COMPLETED", "0:0"), job.out
-    plain = (tmp_path / "plain").read_text().splitlines()
+    plain = [(tmp_path / f"plain-{task}").read_text().strip() for task in range(2)]
     assert sorted(plain) == ["n1 [0] 0", "n2 [0] 0"]
     assert said_by_ranks(job.out) == sorted(plain)
     interactive = ("--nodes=2", "--", "--spares=0", "--nproc-per-node=2", "show.py")

@@ -100,7 +100,8 @@ class Supervisor(SupervisorServicer):
         if self.refusal:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refusal)
         orders: queue.Queue[Order | None] = queue.Queue()
-        orders.put(Welcome(config_json=to_json(self._config), generation=self.generation))
+        resumed = 0 < hello.generation == self.generation  # as a supervisor that knows this agent
+        orders.put(Welcome(config_json=to_json(self._config), generation=self.generation, resumed=resumed))
         self._orders[hello.node_id] = orders  # from now on `send` may add to it
         received = self._received.setdefault(hello.node_id, queue.Queue())
         received.put(hello)

@@ -337,7 +337,7 @@ def main(rank: int, port: int, case: dict[str, Any], joiner: bool) -> None:
     log = os.open(Path(case["folder"]) / f"log-{rank}{'-joiner' * joiner}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 2)
     os.dup2(log, 1)
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # of all, it may die of it
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     Rank(rank, port, case, joiner=joiner).run()

@@ -349,7 +349,7 @@ class Cell:
 
 def serve(rank: int, port: int, folder: str, line: Connection) -> None:
     """Runs the cells that come, until the line is closed; after one that fails the process ends: it cannot be trusted."""
-    faulthandler.register(signal.SIGUSR1)  # the stacks, for who looks at a cell that is stuck
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # its stack, for who looks at a cell that is stuck
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")

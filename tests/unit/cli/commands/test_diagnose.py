@@ -5,11 +5,7 @@ from deadpool.proto.messages import GroupCall, RankCalls
 from deadpool.proto.messages.status import Diagnosis
 
 STACK = """\
-Thread 0x00007f1 (most recent call first):
-  File "/lib/threading.py", line 10 in wait
-  File "/lib/threading.py", line 20 in run
-
-Current thread 0x00007f0 (most recent call first):
+Stack (most recent call first):
   File "/lib/torch/distributed.py", line 100 in all_reduce
   File "/work/train.py", line 42 in train_step
   File "/work/train.py", line 60 in <module>
@@ -77,9 +73,8 @@ def test_ranks_at_the_same_place_are_named_together_the_rare_place_first() -> No
     assert "  no Python stack" in lines
 
 
-def test_the_thread_of_the_script_is_found() -> None:
+def test_a_deep_stack_is_shortened() -> None:
     assert main_thread(STACK)[-1] == "<module> (/work/train.py:60)"
-    assert main_thread(STACK.replace("<module>", "worker"))[0].startswith("all_reduce")
     assert main_thread("") == ()
     between = "".join(f'  File "/lib/{number}.py", line 1 in f\n' for number in range(12))
     deep = main_thread(STACK.replace('  File "/work/train.py", line 42', f'{between}  File "/work/train.py", line 42'))
