@@ -187,11 +187,13 @@ class Rank:
                 if order["strike"] == self.rank:
                     self.strike_at = (order["after_steps"], order["after_s"])
                 continue
-            self.groups.break_generation(order["generation"] - 1, "ordered")
-            with self.order_came:
+            with self.order_came:  # before the break: it changes nothing in a rank that is about to reform
                 self.released = order["generation"] == 0
                 self.ordered = max(self.ordered, order["generation"])
                 self.cancelled.set()
+                self.order_came.notify_all()
+            self.groups.break_generation(order["generation"] - 1, "ordered")
+            with self.order_came:
                 self.order_came.notify_all()
             if self.released:
                 return

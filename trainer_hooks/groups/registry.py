@@ -268,7 +268,7 @@ class Groups:
             kept = [each.inner for each in wanted if each.inner is not None and inners.get(each.name) is each.inner]
             old.keep(kept)
             old.let_go()
-            if overtaken.is_set():
+            if overtaken.is_set() or cancelled.is_set():  # since the opening last looked
                 new.break_up("broken while its groups opened")
                 raise UnavailableError(f"generation {generation} was broken while its groups opened")
             firsts = {each.name for each in wanted if each.name in inners and each.membership.rank == 0}

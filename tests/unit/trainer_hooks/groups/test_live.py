@@ -12,6 +12,7 @@ import torch.distributed as dist
 from launching import until
 from torch._C._distributed_c10d import TCPStore
 
+from deadpool.host.errors import UnavailableError
 from deadpool.proto.call_record import CallRecord, GroupCalls
 from deadpool.trainer_hooks.groups import sockets
 from deadpool.trainer_hooks.groups.call_time import CallTime
@@ -111,6 +112,18 @@ def test_a_reduce_scatter_that_a_break_has_ended_writes_nothing_later() -> None:
     assert generation.has_ended()
     assert work.wait()
     assert written == []
+
+
+def test_groups_that_open_after_the_reform_was_cancelled_are_not_used(live: Live) -> None:
+    """However soon they are open: the order that cancels may have come before the reform began, and is not repeated."""
+    live.groups.break_generation(live.groups.generation, "the test")
+    cancelled = Event()
+    cancelled.set()
+    with pytest.raises(UnavailableError):
+        live.groups.reform(generation=live.groups.generation + 1, store=live.store, timeout_s=30, cancelled=cancelled)
+    assert live.groups.muted
+    live.reform()
+    assert not live.groups.muted
 
 
 def test_an_order_of_an_old_generation_is_ignored(live: Live) -> None:
