@@ -1,5 +1,6 @@
 """Saves the Python stacks of ranks that seem to hang: asks each by a signal (proto/stacks.py) and keeps what it has written."""
 
+import ctypes
 import os
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from deadpool.proto.stacks import STACKS_SIGNAL, stacks_path
 _TIMEOUT_S = 3.0  # a process that gets no time to run answers nothing
 _SETTLED_S = 0.1  # a stack is written in one go: a file that has not grown for so long is complete
 _POLL_S = 0.01
+_libc = ctypes.CDLL(None)
 
 
 def save_stacks(pids: Mapping[int, int], vault_dir: Path, folder: Path, suffix: str) -> dict[int, Path]:
@@ -19,7 +21,7 @@ def save_stacks(pids: Mapping[int, int], vault_dir: Path, folder: Path, suffix: 
         source = stacks_path(vault_dir, pid)
         if source.exists() and _catches(pid) and not is_stopped(pid):
             asked[rank] = source.stat().st_size
-            os.kill(pid, STACKS_SIGNAL)
+            _ask_main_thread(pid)
     saved: dict[int, Path] = {}
     deadline_s = time.monotonic() + _TIMEOUT_S
     for rank, before in asked.items():
@@ -28,6 +30,17 @@ def save_stacks(pids: Mapping[int, int], vault_dir: Path, folder: Path, suffix: 
             saved[rank] = folder / f"stacks-rank-{rank}-{suffix}.txt"
             saved[rank].write_bytes(text)
     return saved
+
+
+def _ask_main_thread(pid: int) -> None:
+    """Sends the signal to the process' first thread: faulthandler writes the stack of the thread that the signal reaches.
+
+    One for the whole process goes to another thread whenever the first is not ready for it, as after a stop.
+    """
+    try:
+        _libc.tgkill(pid, pid, STACKS_SIGNAL)
+    except AttributeError:  # a libc without it: glibc before 2.30
+        os.kill(pid, STACKS_SIGNAL)
 
 
 def is_stopped(pid: int) -> bool:
