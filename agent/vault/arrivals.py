@@ -11,7 +11,7 @@ from deadpool.proto.frames import receive_exactly
 from deadpool.proto.vault.arriving import ArrivingItems
 from deadpool.proto.vault.layout import HEADER_BYTES, Header, Layout, SlotFile, Tables, checksum
 from deadpool.proto.vault.transport import Arrival
-from deadpool.proto.vault.wire import GetData, Put, receive_into, receive_piece, stripes
+from deadpool.proto.vault.wire import Put, receive_into, receive_piece, stripes
 
 STEP_BYTES = 1 << 20  # received, then checked: fits into a core's cache
 
@@ -32,14 +32,10 @@ class TcpArrival:
 
     def begin(self, put: Put, path: Path) -> None:
         self._put, self._position = put, 0
-        self._connections = self.connections(put)
+        self._group = put.group or self._group
+        self._connections = [self._connection, *self._joined.of(put.group, put.connections)]
         if self._interrupted:
             raise ProtocolError("interrupted")
-
-    def connections(self, request: Put | GetData) -> list[socket.socket]:
-        """Returns those that carry the request's data; they end with this one. ProtocolError unless all have joined."""
-        self._group = request.group or self._group
-        return [self._connection, *self._joined.of(request.group, request.connections)]
 
     def fill(self, target: memoryview) -> None:
         assert self._put is not None

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -230,10 +230,8 @@ class ReplicaServer:
                 case Discard():
                     self._discard(request)
                     send_reply(connection, Reply())
-                case GetHead():
-                    self._send_slot([connection], request)
-                case GetData():
-                    self._send_slot(arrival.connections(request) if isinstance(arrival, TcpArrival) else [connection], request)
+                case GetHead() | GetData():
+                    self._send_slot(connection, request)
                 case GetHoldings():
                     held = to_json(list(self._holdings()))
                     send_reply(connection, Reply(raw_bytes=len(held)))
@@ -300,8 +298,7 @@ class ReplicaServer:
                     if other != index and was == StateId(generation=put.generation, step=put.step):
                         slots[other].unseal()
 
-    def _send_slot(self, connections: Sequence[socket.socket], request: GetHead | GetData) -> None:
-        connection = connections[0]
+    def _send_slot(self, connection: socket.socket, request: GetHead | GetData) -> None:
         for path in self._paths(request.kind, request.rank):
             if not path.exists():
                 continue
@@ -322,7 +319,8 @@ class ReplicaServer:
                     raise SnapshotError(f"{path.name}: a range lies outside its {header.data_bytes} bytes of data")
                 send_reply(connection, Reply(raw_bytes=sum(size for _, size in request.ranges)))
                 with path.open("rb") as file:
-                    send_ranges(connections, request, file.fileno(), header.data_offset)
+                    ranges = [(header.data_offset + offset, size) for offset, size in request.ranges]
+                    send_ranges(connection, file.fileno(), ranges)
                 return
         raise SnapshotError(
             f"no {request.kind} of rank {request.rank}, generation {request.generation}, step {request.step} here"

@@ -24,10 +24,10 @@ they are the same in the new one. Then the sender says, while the state is still
 A small replica is sent *whole*: all of this follows its Put immediately, and the only answer is the one at the end. A refusal may
 come before the holder has read all of it.
 
-The bytes of the pieces, and those that answer a GetData, may be spread over several connections; nothing else is. The client has
-opened the further ones before, and said JoinData on each, with the group that its requests name. Byte p of all these bytes comes
-over connection p / stripe_bytes mod connections, 0 being the one of the request. Whichever of them ends, all end, and with them
-the request.
+The bytes of the pieces may be spread over several connections; nothing else is. The client has opened the further ones before,
+and said JoinData on each, with the group that its requests name. Byte p of all these bytes comes over connection
+p / stripe_bytes mod connections, 0 being the one of the request. Whichever of them ends, all end, and with them the request.
+A client that wants much asks for ranges of it over several connections, each by itself.
 
 An item travels whole or not at all. The holder seals the slot when each item that has come is what its checksum says, and each
 one that has not lies there already, under the same layout and with the same checksum.
@@ -106,16 +106,13 @@ class GetHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetData:
-    """`ranges`: (offset in the slot's data, bytes). `group`: of the further connections, where they come over more than one."""
+    """`ranges`: (offset in the slot's data, bytes)."""
 
     kind: SlotKind
     rank: int
     generation: int
     step: int
     ranges: tuple[tuple[int, int], ...]
-    group: str = ""
-    connections: int = 1
-    stripe_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,22 +224,16 @@ def receive_piece(connection: socket.socket) -> tuple[int, int]:
     return offset, size
 
 
-def stripes(view: memoryview, position: int, request: Put | GetData) -> Iterator[tuple[int, memoryview]]:
-    """Yields (connection, its bytes) of bytes that begin at that position among all of the request's."""
-    for index, begin, end in stripes_of(len(view), position, request):
-        yield index, view[begin:end]
-
-
-def stripes_of(size_bytes: int, position: int, request: Put | GetData) -> Iterator[tuple[int, int, int]]:
-    """Yields (connection, from, to) of so many bytes that begin at that position among all of the request's."""
-    if request.connections <= 1 or request.stripe_bytes <= 0:
-        yield 0, 0, size_bytes
+def stripes(view: memoryview, position: int, put: Put) -> Iterator[tuple[int, memoryview]]:
+    """Yields (connection, its bytes) of bytes that begin at that position among all of the Put's."""
+    if put.connections <= 1 or put.stripe_bytes <= 0:
+        yield 0, view
         return
     at = 0
-    while at < size_bytes:
-        stripe, inside = divmod(position + at, request.stripe_bytes)
-        end = min(size_bytes, at + request.stripe_bytes - inside)
-        yield stripe % request.connections, at, end
+    while at < len(view):
+        stripe, inside = divmod(position + at, put.stripe_bytes)
+        end = min(len(view), at + put.stripe_bytes - inside)
+        yield stripe % put.connections, view[at:end]
         at = end
 
 

@@ -39,9 +39,9 @@ from deadpool.proto.vault.wire import (
     send_end_of_pieces,
     send_request,
     send_whole,
-    stripes,
 )
 from deadpool.trainer_hooks.protection.connections import Connections, to_fetch
+from deadpool.trainer_hooks.protection.shared_fetch import SharedFetch
 from deadpool.trainer_hooks.protection.striped import Striped
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class VaultClient:
     def __init__(self, endpoint: Endpoint, token: str, connections: int = 1) -> None:
         self.endpoint, self._token = endpoint, token
         self._wanted, self._connections = connections, Connections(connections)
-        self._round_trip_s = 0.0  # as long as it took to connect
+        self._round_trip_s = 0.0  # as long as it took to connect, last
         self._socket: socket.socket | None = None
         self._more: list[socket.socket] = []  # that carry the data of what is put as well
         self._group = ""
@@ -110,16 +110,17 @@ class VaultClient:
 
     def data(self, kind: SlotKind, rank: int, generation: int, step: int, parts: Sequence[tuple[int, memoryview]]) -> list[int]:
         """Fills each part's memory from its offset in the slot's data; returns the checksum of each, as it is in that memory."""
-        ranges = tuple((offset, len(target)) for offset, target in parts)
+        targets = [target for _, target in parts]
+        request = GetData(kind=kind, rank=rank, generation=generation, step=step, ranges=())
         with self._connection() as connection:
-            wanted = GetData(kind=kind, rank=rank, generation=generation, step=step, ranges=ranges)
-            request = self._fetched_over_several(wanted, sum(size for _, size in ranges))
-            send_request(connection, request)
+            number = to_fetch(self._wanted, self._round_trip_s)
+            if number > 1 and sum(map(len, targets)) >= SEVERAL_BYTES:
+                SharedFetch(request, parts, self._checked).run(connection, number - 1, self._connected)
+                return [checksum(target) for target in targets]
+            ranges = tuple((offset, len(target)) for offset, target in parts)
+            send_request(connection, dataclasses.replace(request, ranges=ranges))
             self._checked(connection)
-            targets = [target for _, target in parts]
-            if request.connections == 1:
-                return _receive(connection, targets)
-            return _receive_striped([connection, *self._more], request, targets)
+            return _receive(connection, targets)
 
     def discard(self, kind: SlotKind, rank: int, generation: int, step: int) -> None:
         """Has the vault check a slot that arrived with other bytes than it should have; it unseals it when it is bad there."""
@@ -186,18 +187,6 @@ class VaultClient:
             raise
         return dataclasses.replace(put, group=self._group, connections=number, stripe_bytes=STRIPE_BYTES)
 
-    def _fetched_over_several(self, request: GetData, size_bytes: int) -> GetData:
-        """Returns the request with the connections that are to carry what it asks for; where no more can be opened, it is one."""
-        number = to_fetch(self._wanted, self._round_trip_s)
-        if number == 1 or size_bytes < SEVERAL_BYTES:
-            return request
-        try:
-            self._open(number)
-        except (OSError, DeadpoolError) as error:
-            log.info("%s: not over %d connections: %s", self.endpoint.node_id, number, error)
-            return request
-        return dataclasses.replace(request, group=self._group, connections=number, stripe_bytes=STRIPE_BYTES)
-
     def _open(self, number: int) -> None:
         """Opens what is missing, side by side: each takes some round trips. All of them, or none."""
         missing = range(len(self._more) + 1, number)
@@ -241,27 +230,3 @@ def _receive(connection: socket.socket, parts: Iterable[memoryview]) -> list[int
             total.update(step)
         sums.append(total.intdigest())
     return sums
-
-
-def _receive_striped(connections: Sequence[socket.socket], request: GetData, parts: Sequence[memoryview]) -> list[int]:
-    """The same over several connections, by a thread for each: its window grows only while it is read from."""
-
-    def receive(index: int) -> None:
-        position = 0
-        try:
-            for target in parts:
-                for carrier, stripe in stripes(target, position, request):
-                    if carrier == index:
-                        receive_into(connections[index], stripe)
-                position += len(target)
-        except BaseException:
-            for each in connections:  # what the others wait for is of no use any more
-                with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-            raise
-
-    with ThreadPoolExecutor(len(connections)) as threads:
-        receiving = [threads.submit(receive, index) for index in range(len(connections))]
-    for each in receiving:
-        each.result()
-    return [checksum(target) for target in parts]

@@ -97,15 +97,13 @@ def conflict(peer: int) -> CopyConflict:
     return CopyConflict(rank=LOST, generation=1, step=7, peer=peer, peer_generation=1)
 
 
-@pytest.mark.parametrize("way", ["one connection", "several", "no further ones", "its own node"])
+@pytest.mark.parametrize("way", ["one connection", "several", "its own node"])
 def test_a_rank_gets_its_own_part_from_the_replica_and_the_rest_from_a_peer(ranks: list[Rank], tmp_path: Path, way: str) -> None:
     source, new = sealed(ranks), Rank(9, tmp_path / "new")
     ranks.append(new)
     nn.init.zeros_(new.model.weight)
     vaults = Vaults(token=TOKEN, connections=1 if way == "one connection" else 3)
-    if way == "no further ones":
-        ranks[0].server._joined.close()
-    elif way == "its own node":
+    if way == "its own node":
         vaults = Vaults(token=TOKEN, node_id="node0", folder=ranks[0].folder)
         nobody = Endpoint(node_id="node0", host="127.0.0.1", port=1)
         source = replace(source, endpoint=nobody, peers=tuple(replace(each, endpoint=nobody) for each in source.peers[:1]))
