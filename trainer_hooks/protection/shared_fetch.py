@@ -10,7 +10,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from deadpool.host.errors import DeadpoolError
@@ -28,9 +27,9 @@ class SharedFetch:
 
     def __init__(self, request: GetData, parts: Sequence[Part], checked: Callable[[socket.socket], Reply]) -> None:
         self._request, self._checked = request, checked
-        self._lock = threading.Lock()  # guards the rest
+        self._changed = threading.Condition()  # guards the rest
         self._left = deque(part for part in parts if len(part[1]))
-        self._used: list[socket.socket] = []
+        self._used: set[socket.socket] = set()
         self._error: BaseException | None = None
 
     def run(self, connection: socket.socket, more: int, connect: Callable[[], socket.socket]) -> None:
@@ -38,10 +37,11 @@ class SharedFetch:
 
         OSError, ProtocolError: one of them has ended; SnapshotError.
         """
-        with ThreadPoolExecutor(more) as threads:
-            for _ in range(more):
-                threads.submit(self._help, connect)
-            self._fetch(connection)
+        for _ in range(more):
+            threading.Thread(target=self._help, args=(connect,), name="deadpool-fetch", daemon=True).start()
+        self._fetch(connection)
+        with self._changed:  # one that is still being opened is not waited for: there is nothing left that it could ask for
+            self._changed.wait_for(lambda: not self._used)
         if self._error is not None:
             raise self._error
 
@@ -56,19 +56,23 @@ class SharedFetch:
 
     def _fetch(self, connection: socket.socket) -> None:
         """Fetches what is left, beside the others. Whichever fails, all end: what they wait for is of no use any more."""
-        with self._lock:
-            self._used.append(connection)
+        with self._changed:
+            self._used.add(connection)
         try:
             for target in self._asked(connection):
                 self._checked(connection)
                 receive_into(connection, target)
         except BaseException as error:
-            with self._lock:
+            with self._changed:
                 self._error = self._error or error
                 self._left.clear()
                 for each in self._used:
                     with contextlib.suppress(OSError):
                         each.shutdown(socket.SHUT_RDWR)
+        finally:
+            with self._changed:
+                self._used.remove(connection)
+                self._changed.notify_all()
 
     def _asked(self, connection: socket.socket) -> Iterator[memoryview]:
         """Yields where the answers to the connection's requests go; more is asked for whenever one has come."""
@@ -84,7 +88,7 @@ class SharedFetch:
             size_bytes = min(2 * size_bytes, MOST_BYTES)
 
     def _next(self, size_bytes: int) -> Part | None:
-        with self._lock:
+        with self._changed:
             if not self._left:
                 return None
             offset, target = self._left.popleft()

@@ -100,6 +100,29 @@ def test_a_slow_connection_is_given_little_and_holds_up_nobody() -> None:
     assert vault.sent[1] <= 2 * FIRST_BYTES < MOST_BYTES
 
 
+def test_a_connection_that_does_not_come_up_is_not_waited_for() -> None:
+    is_over, closed = threading.Event(), threading.Event()
+
+    class Late(socket.socket):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    def connect() -> socket.socket:
+        assert is_over.wait(60)
+        return Late(fileno=vault.connect().detach())
+
+    vault = AVault([whole, whole])
+    found = memoryview(bytearray(FIRST_BYTES + 1))
+    with vault.connect() as first:
+        SharedFetch(REQUEST, [(3, found)], checked).run(first, 1, connect)
+        assert found == DATA[3 : 4 + FIRST_BYTES]
+        is_over.set()
+        assert closed.wait(60)  # it finds nothing left to ask for
+    vault.join()
+    assert vault.sent == [len(found), 0]
+
+
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("refuses", [False, True])
 def test_one_that_ends_or_refuses_ends_all(number: int, refuses: bool) -> None:
