@@ -93,7 +93,7 @@ async def _run(config: JobConfig, token: str, arguments: argparse.Namespace) -> 
     events = log_dir / "events.jsonl"
     past, clock, first = read_past(folder, term, config, events_at=events.stat().st_size if events.exists() else 0)
     journal = LineFile(journal_path(folder, term), fresh=True, sync=bool(config.journal))
-    journal.write(json.dumps(first))
+    journal.write(json.dumps(first).encode())
     if journal.trouble:
         raise ConfigError(f"{journal.path}: cannot be written: {journal.trouble}")
     lines = LineFile(events)

@@ -40,7 +40,7 @@ class EventLog:
         }
         self._lines.append(json.dumps(fields))
         self.counts[_kind(fields)] += 1
-        self._file.write(self._lines[-1])
+        self._file.write(self._lines[-1].encode())
         self._wake()
 
     def add_if_missing(self, notes: Iterable[Note]) -> None:

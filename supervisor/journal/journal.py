@@ -43,8 +43,10 @@ class LineFile:
         self._bytes = self._file.seek(0, os.SEEK_END)
         self._waiting: list[bytes] = []
 
-    def write(self, *lines: str) -> None:
-        self._waiting += [f"{line}\n".encode() for line in lines]
+    def write(self, *lines: bytes) -> None:
+        """Each without its end."""
+        for line in lines:
+            self._waiting += line, b"\n"
         if not self._waiting:
             return
         try:
@@ -111,21 +113,21 @@ class Journal:
     def tick(self, *, now_s: float) -> list[Command]:
         commands = self.job.tick(now_s=now_s)
         if commands:
-            self._write(*self._heartbeat_lines(now_s), json.dumps({"now_s": now_s, "tick": True}))
+            self._write(*self._heartbeat_lines(now_s), _line({"now_s": now_s, "tick": True}))
         return commands
 
-    def _heartbeat_lines(self, now_s: float) -> list[str]:
+    def _heartbeat_lines(self, now_s: float) -> list[bytes]:
         """Returns the line for those that are not written yet, if there are any."""
         waiting, self._heartbeats = self._heartbeats, {}
         return [heartbeats_line(waiting.values(), now_s=now_s)] if waiting else []
 
-    def _write(self, *lines: str) -> None:
+    def _write(self, *lines: bytes) -> None:
         self._file.write(*lines)
         if self._is_over():
             raise SupersededError
 
 
-def heartbeats_line(heartbeats: Iterable[tuple[FromAgent, float]], *, now_s: float) -> str:
+def heartbeats_line(heartbeats: Iterable[tuple[FromAgent, float]], *, now_s: float) -> bytes:
     """Returns the journal's line for heartbeats, each with the time at which it was heard. Orders wait for it: in columns."""
     events, at_s = zip(*heartbeats, strict=True)
     wires = [each.wire or _wire(each) for each in events]
@@ -135,9 +137,9 @@ def heartbeats_line(heartbeats: Iterable[tuple[FromAgent, float]], *, now_s: flo
         "nodes": [each.node_id for each in events],
         "sizes": _packed("q", map(len, wires)),
     }
-    head = json.dumps({"now_s": now_s, "heartbeats": columns}, separators=(",", ":"))
-    packed = base64.b64encode(b"".join(wires)).decode("ascii")  # megabytes, in which there is nothing to be escaped
-    return f'{head[:-2]},"wires":"{packed}"}}}}'
+    head = _line({"now_s": now_s, "heartbeats": columns})
+    packed = base64.b64encode(b"".join(wires))  # megabytes, in which there is nothing to be escaped
+    return b'%b,"wires":"%b"}}' % (head[:-2], packed)
 
 
 def parse_heartbeats(columns: dict[str, Any]) -> list[tuple[FromAgent, float]]:
@@ -169,7 +171,7 @@ def _message(wire: bytes) -> AgentMessage:
     return convert.decode_agent_message(agent_pb2.AgentMessage.FromString(wire))
 
 
-def event_line(event: Event, *, now_s: float) -> str:
+def event_line(event: Event, *, now_s: float) -> bytes:
     """Returns the journal's line for an event."""
     fields: dict[str, Any]
     if isinstance(event, FromAgent):
@@ -182,7 +184,11 @@ def event_line(event: Event, *, now_s: float) -> str:
         }
     else:
         fields = dataclasses.asdict(event)
-    return json.dumps({"now_s": now_s, "event": {"type": type(event).__name__, **fields}}, separators=(",", ":"))
+    return _line({"now_s": now_s, "event": {"type": type(event).__name__, **fields}})
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, separators=(",", ":")).encode()
 
 
 def parse_event(fields: dict[str, Any]) -> Event:

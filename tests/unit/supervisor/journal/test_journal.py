@@ -147,7 +147,7 @@ def test_events_survive_the_file(event: Event) -> None:
 
 def test_full_disk_ends_the_journal_and_not_the_job(capfd: pytest.CaptureFixture[str]) -> None:
     file = LineFile(Path("/dev/full"))
-    file.write("one")
-    file.write("two")
+    file.write(b"one")
+    file.write(b"two")
     file.close()
     assert capfd.readouterr().err.count("/dev/full") == 1

@@ -21,7 +21,7 @@ def begin(folder: Path, scene: Scene) -> tuple[ReplayedJob, Clock, dict[str, Any
     term = next(each for each in range(1, 99) if claim_term(folder, each))
     past, clock, first = read_past(folder, term, scene.config, events_at=7)
     file = LineFile(journal_path(folder, term))
-    file.write(json.dumps(first))
+    file.write(json.dumps(first).encode())
     return past, clock, first, file
 
 
