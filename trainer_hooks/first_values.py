@@ -9,6 +9,7 @@ numpy or another thread reads of them. Where torch itself draws until the values
 """
 
 import gc
+import time
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -21,8 +22,10 @@ from deadpool.trainer_hooks.generator_jump import advance
 from deadpool.trainer_hooks.state.items import local_part
 from deadpool.trainer_hooks.torch_internals import TorchDispatchMode, innermost_dispatch_mode, tree_leaves
 
+LET_GO_S = 5.0
 LARGE = 1 << 20  # elements; to draw fewer takes no longer than to move the generator
 _TILE = 1 << 16
+_POLL_S = 0.01
 _FILLS = (torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default)
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -54,11 +57,17 @@ class FirstValues(TorchDispatchMode):
         self.on = self._number_read = False
         self._made.clear()
 
-    def kept_elsewhere(self, protected: Iterable[Tensor]) -> str:
-        """Returns what is wrong: what was made from first values and is none of these tensors; "" where nothing is."""
+    def kept_elsewhere(self, protected: Iterable[Tensor], *, let_go_s: float = LET_GO_S) -> str:
+        """Returns what is wrong: what was made from first values and is none of these tensors; "" where nothing is.
+
+        Gloo's threads, too, hold the tensors of a call until they get time after its end: so long it waits before it says so.
+        """
         safe = {_key(each) for each in protected}
+        deadline_s = time.monotonic() + let_go_s
         if not set(self._alive()) <= safe:
             gc.collect()
+        while not set(self._alive()) <= safe and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
         wrong = "a number was read from them" if self._number_read else ""
         for key, what in self._alive().items():
             if key not in safe:

@@ -1,6 +1,7 @@
 """What a joiner leaves out of its first values changes no random number, and nothing that the restore does not overwrite."""
 
 import copy
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -109,7 +110,8 @@ def test_nothing_else_may_come_of_first_values(left_out: bool) -> None:
         with watched(left_out=left_out) as values:
             model = nn.Linear(SIDE, SIDE)
             kept = script(model)
-            return values.kept_elsewhere([*model.parameters(), *model.buffers(), *(kept if isinstance(kept, list) else [])])
+            protected = [*model.parameters(), *model.buffers(), *(kept if isinstance(kept, list) else [])]
+            return values.kept_elsewhere(protected, let_go_s=0.0)
 
     def registered(model: nn.Linear) -> None:
         model.register_buffer("average", model.weight.detach().clone())
@@ -123,6 +125,16 @@ def test_nothing_else_may_come_of_first_values(left_out: bool) -> None:
     assert not wrong(registered)
     assert not wrong(lambda model: (torch.zeros_like(model.weight), model.weight.new_ones(3)))
     assert not wrong(lambda model: model.to(torch.float64))
+
+
+def test_what_a_thread_of_torch_lets_go_a_moment_later_is_not_kept() -> None:
+    with watched(left_out=False) as values:
+        model = nn.Linear(SIDE, SIDE)
+        held = [copy.deepcopy(model)]
+        thread = threading.Timer(0.2, held.clear)
+        thread.start()
+        assert not values.kept_elsewhere(model.parameters())
+        thread.join()
 
 
 def into(target: Tensor, source: Tensor) -> Tensor:
