@@ -1,8 +1,8 @@
 """The journal: every event and deadline that the core has acted on, one JSON line each, on disk before its commands are sent.
 
 Replaying it through a fresh core gives an equal one. Heartbeats are written only when something else follows: of each node the
-last one before it, for the earlier ones leave no trace in the core, all in one line, as they came over the wire: there may be
-thousands, and orders wait for them. One that has commands is written like any other event.
+last one before it, for the earlier ones leave no trace in the core, all in one line (heartbeat_columns.py). One that has commands
+is written like any other event.
 """
 
 import base64
@@ -11,16 +11,16 @@ import dataclasses
 import json
 import os
 import typing
-from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from deadpool.host.console import tell
 from deadpool.proto import convert
 from deadpool.proto.generated import agent_pb2
-from deadpool.proto.messages import AgentMessage, Heartbeat
+from deadpool.proto.messages import Heartbeat
 from deadpool.supervisor.core import Job
+from deadpool.supervisor.journal.heartbeat_columns import HeartbeatColumns, wire_of
 from deadpool.supervisor.model.commands import Command
 from deadpool.supervisor.model.events import Event, FromAgent
 
@@ -90,7 +90,7 @@ class Journal:
         self.job = job
         self._file = file
         self._is_over = is_over
-        self._heartbeats: dict[str, tuple[FromAgent, float]] = {}  # of each node the last one, if it is not written yet, and when
+        self._heartbeats = HeartbeatColumns()
 
     @property
     def trouble(self) -> str:
@@ -102,9 +102,9 @@ class Journal:
         for event in events:
             follows = self.job.handle(event, now_s=now_s)
             if isinstance(event, FromAgent) and isinstance(event.message, Heartbeat) and not follows:
-                self._heartbeats[event.node_id] = event, now_s
+                self._heartbeats.keep(event, now_s)
             else:
-                lines += [*self._heartbeat_lines(now_s), event_line(event, now_s=now_s)]
+                lines += [*self._heartbeats.take(now_s=now_s), event_line(event, now_s=now_s)]
             commands += follows
         if lines:
             self._write(*lines)
@@ -113,62 +113,13 @@ class Journal:
     def tick(self, *, now_s: float) -> list[Command]:
         commands = self.job.tick(now_s=now_s)
         if commands:
-            self._write(*self._heartbeat_lines(now_s), _line({"now_s": now_s, "tick": True}))
+            self._write(*self._heartbeats.take(now_s=now_s), _line({"now_s": now_s, "tick": True}))
         return commands
-
-    def _heartbeat_lines(self, now_s: float) -> list[bytes]:
-        """Returns the line for those that are not written yet, if there are any."""
-        waiting, self._heartbeats = self._heartbeats, {}
-        return [heartbeats_line(waiting.values(), now_s=now_s)] if waiting else []
 
     def _write(self, *lines: bytes) -> None:
         self._file.write(*lines)
         if self._is_over():
             raise SupersededError
-
-
-def heartbeats_line(heartbeats: Iterable[tuple[FromAgent, float]], *, now_s: float) -> bytes:
-    """Returns the journal's line for heartbeats, each with the time at which it was heard. Orders wait for it: in columns."""
-    events, at_s = zip(*heartbeats, strict=True)
-    wires = [each.wire or _wire(each) for each in events]
-    columns = {
-        "at_s": _packed("d", at_s),
-        "event_ids": _packed("q", [each.event_id for each in events]),
-        "nodes": [each.node_id for each in events],
-        "sizes": _packed("q", map(len, wires)),
-    }
-    head = _line({"now_s": now_s, "heartbeats": columns})
-    packed = base64.b64encode(b"".join(wires))  # megabytes, in which there is nothing to be escaped
-    return b'%b,"wires":"%b"}}' % (head[:-2], packed)
-
-
-def parse_heartbeats(columns: dict[str, Any]) -> list[tuple[FromAgent, float]]:
-    """Returns what `heartbeats_line` wrote."""
-    wires, end = base64.b64decode(columns["wires"]), 0
-    found = []
-    at_s, event_ids, sizes = (
-        _unpacked(kind, columns[name]) for kind, name in (("d", "at_s"), ("q", "event_ids"), ("q", "sizes"))
-    )
-    for heard_s, event_id, node_id, size in zip(at_s, event_ids, columns["nodes"], sizes, strict=True):
-        wire, end = wires[end : end + size], end + size
-        found.append((FromAgent(event_id=event_id, node_id=node_id, message=_message(wire)), heard_s))
-    return found
-
-
-def _packed(kind: str, values: Iterable[float]) -> str:
-    return base64.b64encode(array(kind, values).tobytes()).decode()
-
-
-def _unpacked(kind: str, text: str) -> "array[Any]":
-    return array(kind, base64.b64decode(text))
-
-
-def _wire(event: FromAgent) -> bytes:
-    return bytes(convert.encode_agent_message(event.message, number=event.number).SerializeToString())
-
-
-def _message(wire: bytes) -> AgentMessage:
-    return convert.decode_agent_message(agent_pb2.AgentMessage.FromString(wire))
 
 
 def event_line(event: Event, *, now_s: float) -> bytes:
@@ -180,7 +131,7 @@ def event_line(event: Event, *, now_s: float) -> bytes:
             "node_id": event.node_id,
             "number": event.number,
             "message": type(event.message).__name__,
-            "wire": base64.b64encode(event.wire or _wire(event)).decode(),
+            "wire": base64.b64encode(event.wire or wire_of(event)).decode(),
         }
     else:
         fields = dataclasses.asdict(event)
@@ -196,5 +147,5 @@ def parse_event(fields: dict[str, Any]) -> Event:
     kind = _KINDS[fields.pop("type")]
     if kind is FromAgent:
         fields["wire"] = base64.b64decode(fields["wire"])
-        fields["message"] = _message(fields["wire"])
+        fields["message"] = convert.decode_agent_message(agent_pb2.AgentMessage.FromString(fields["wire"]))
     return kind(**fields)

@@ -16,7 +16,8 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.messages import Heartbeat
 from deadpool.proto.terms import journal_path, newest_term
 from deadpool.supervisor.core import Job
-from deadpool.supervisor.journal.journal import BATCH_MAX, parse_event, parse_heartbeats
+from deadpool.supervisor.journal.heartbeat_columns import parse_heartbeats
+from deadpool.supervisor.journal.journal import BATCH_MAX, parse_event
 from deadpool.supervisor.model.commands import Command, Note
 from deadpool.supervisor.model.events import Event, FromAgent
 from deadpool.supervisor.report.pulse import Pulse
