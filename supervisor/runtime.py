@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -248,6 +248,7 @@ class Runtime:
                 del self._streams[stream.node_id]
                 self._silence.expect(stream.node_id, now_s=self._clock(), within_s=within_s)
         relay.members.clear()
+        relay.heard.clear()
         relay.close()
 
     def _relay_of(self, node_id: str) -> str:
@@ -331,7 +332,9 @@ class Runtime:
         for event in events:
             self._watch(event, now_s)
         trouble = self._journal.trouble
-        self._carry_out(self._journal.handle(*events, now_s=now_s))
+        commands = self._journal.handle(*events, now_s=now_s)
+        self._acknowledge(events, all_streams=bool(trouble))
+        self._carry_out(commands)
         for event in events:
             if isinstance(event, FromAgent) and isinstance(event.message, Hello):  # Welcome is on its way
                 self._route(self._relays.joined(event.node_id, event.message.hint, through=self._relay_of(event.node_id)))
@@ -403,14 +406,19 @@ class Runtime:
         """What waits for room on the disk may be lost with this process: agents are not told that it was heard."""
         return 0 if self._journal.trouble else self.job.state.roster.nodes[node_id].session.heard
 
+    def _acknowledge(self, events: Sequence[Event], *, all_streams: bool) -> None:
+        """What has been acted on, and is on the disk. `all_streams`: what waited for room may be there now as well."""
+        if self._journal.trouble:
+            return
+        said = [event.node_id for event in events if isinstance(event, FromAgent) and event.number]
+        for node_id in self._streams if all_streams else said:
+            if node_id in self._streams and node_id in self.job.state.roster.nodes:
+                self._streams[node_id].acted_on(self._heard_of(node_id))
+
     def _send_to_all(self, body: bytes, number: int) -> None:
         """To each agent on the stream on which it was welcomed; who is on the way to another one will be sent it there."""
-        nodes, trouble = self.job.state.roster.nodes, bool(self._journal.trouble)
         for relay in self._relay_streams.values():
-            members = relay.members.items()
-            relay.send_to_all(
-                body, number, {at: 0 if trouble else nodes[each.node_id].session.heard for at, each in members if each.welcomed}
-            )
+            relay.send_to_all(body, number)
         for node_id, stream in self._streams.items():
             if stream.relay is None and stream.welcomed:
                 stream.send(body, number=number, heard=self._heard_of(node_id))
@@ -423,7 +431,9 @@ class Runtime:
                     stream = self._streams.get(node_id)
                     if stream is None:  # its loss, or its return, is still to come
                         continue
-                    stream.welcomed |= isinstance(order, Welcome)
+                    if isinstance(order, Welcome):
+                        stream.welcomed = True
+                        stream.acted_on(self._heard_of(node_id))
                     if stream.welcomed:
                         if id(order) not in bodies:
                             bodies[id(order)] = order_body(order)

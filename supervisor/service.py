@@ -116,12 +116,11 @@ class SupervisorService:
         self._runtime.relay_closed(relay)
 
     def _said(self, relay: RelayStream, said: Said) -> None:
-        stream = relay.members.get(said.member)
         if said.closed:
-            if stream is not None:
-                del relay.members[said.member]
-                self._runtime.stream_closed(stream, "its stream was closed")
+            if (ended := relay.left(said.member)) is not None:
+                self._runtime.stream_closed(ended, "its stream was closed")
             return
+        stream = relay.members.get(said.member)
         wire = agent_pb2.AgentMessage.FromString(said.message)
         message = convert.decode_agent_message(wire)
         if stream is not None:

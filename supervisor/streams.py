@@ -15,6 +15,7 @@ class RelayStream:
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self.members: dict[int, Stream] = {}
+        self.heard: dict[int, int] = {}  # of each that was welcomed: the number of its newest message that was acted on
         self._waiting: list[Told] = []
         self._closed = False
         self._changed = asyncio.Event()
@@ -30,11 +31,16 @@ class RelayStream:
         """`body`: an order without its numbers; None ends the member's stream."""
         self._tell(Told(members=(member,), order=body or b"", numbers=(number,), heard=(heard,), closed=body is None))
 
-    def send_to_all(self, body: bytes, number: int, heard: dict[int, int]) -> None:
-        """One order for these members. `heard`: of each, the number of its newest message that was acted on."""
-        if heard:
-            numbers = (number,) * len(heard)
-            self._tell(Told(members=tuple(heard), order=body, numbers=numbers, heard=tuple(heard.values())))
+    def send_to_all(self, body: bytes, number: int) -> None:
+        """One order for all members that were welcomed."""
+        if self.heard:
+            numbers = (number,) * len(self.heard)
+            self._tell(Told(members=tuple(self.heard), order=body, numbers=numbers, heard=tuple(self.heard.values())))
+
+    def left(self, member: int) -> "Stream | None":
+        """Returns the member's stream, which has ended; None when it was gone already."""
+        self.heard.pop(member, None)
+        return self.members.pop(member, None)
 
     def answer(self) -> None:
         """What the relay said was heard."""
@@ -63,6 +69,11 @@ class Stream:
         self.arriving = self.welcomed = False
         self.orders: asyncio.Queue[bytes | None] = asyncio.Queue()
 
+    def acted_on(self, heard: int) -> None:
+        """All that the agent has said up to this number; it hears of that with each order."""
+        if self.relay is not None and self.welcomed:
+            self.relay.heard[self._member] = heard
+
     def send(self, body: bytes, *, number: int = 0, heard: int = 0) -> None:
         """`body`: the order without its numbers (convert.order_body)."""
         if self.relay is None:
@@ -73,7 +84,7 @@ class Stream:
     def close(self) -> None:
         if self.relay is None:
             self.orders.put_nowait(None)
-        elif self.relay.members.pop(self._member, None) is not None:
+        elif self.relay.left(self._member) is not None:
             self.relay.send(self._member, None, 0, 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import decode_order, order_body
 from deadpool.proto.generated import agent_pb2
-from deadpool.proto.messages import Heartbeat, Hello, Inject, OpenStore, Told, Welcome
+from deadpool.proto.messages import Heartbeat, Hello, HostTrouble, Inject, OpenStore, Told, Welcome
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import LineFile
 from deadpool.supervisor.runtime import Runtime
@@ -23,7 +23,18 @@ def hello(node: int, stream: int, *, moves: bool = False) -> Hello:
     return Hello(node_id=f"node{node}", hint=node, host="h", port=node, pid=9, generation=0, stream=stream, moves=moves)
 
 
-def run(folder: Path, happens: Callable[[Runtime], Awaitable[None]]) -> list[str]:
+class Disk(LineFile):
+    """A journal's, which may be full."""
+
+    full = False
+
+    def _write(self, data: bytes) -> None:
+        if self.full:
+            raise OSError("no room")
+        super()._write(data)
+
+
+def run(folder: Path, happens: Callable[[Runtime], Awaitable[None]], disk: type[LineFile] = LineFile) -> list[str]:
     """Returns the names of the events that were noted of a job of one node and a spare, on its way to its first generation."""
 
     async def job(journal: LineFile, events: LineFile) -> None:
@@ -38,7 +49,7 @@ def run(folder: Path, happens: Callable[[Runtime], Awaitable[None]]) -> list[str
         await loop
 
     names: list[str] = []
-    with closing(LineFile(folder / "journal")) as journal, closing(LineFile(folder / "events.jsonl")) as events:
+    with closing(disk(folder / "journal")) as journal, closing(LineFile(folder / "events.jsonl")) as events:
         asyncio.run(job(journal, events))
     return names
 
@@ -86,6 +97,33 @@ def test_an_order_for_everybody_is_handed_to_a_relay_once(tmp_path: Path) -> Non
     assert [each.numbers[0] > 0 for each in told if not each.closed] == [False, False, True, True]
 
 
+def test_agents_hear_of_what_is_on_the_disk_alone(tmp_path: Path) -> None:
+    heard: list[tuple[int, ...]] = []
+
+    async def happens(runtime: Runtime) -> None:
+        async def order(number: int) -> None:
+            if number:
+                runtime.heard(behind, HostTrouble(kind="log-disk", text=""), number=number)
+            await rounds()
+            await runtime.inject("kill-rank", 0, 1000)
+            heard.extend(each.heard for each in await told_to(relay) if not each.closed)
+
+        runtime.attend(hello(0, 1))
+        relay = RelayStream("node0")
+        runtime.relay_opened(relay, "door")
+        behind: Stream = runtime.attend(hello(1, 1), relay, 1)
+        await rounds()
+        await told_to(relay)
+        await order(1)
+        Disk.full = True
+        await order(2)
+        Disk.full = False
+        await order(0)
+
+    run(tmp_path, happens, Disk)
+    assert heard == [(1,), (1,), (2,)]
+
+
 async def rounds() -> None:
     for _ in range(10):  # of the event loop
         await asyncio.sleep(0)
@@ -102,9 +140,11 @@ def test_what_follows_each_other_and_is_the_same_goes_to_a_relay_once() -> None:
         relay = RelayStream("node0")
         body = order_body(OpenStore(generation=1))
         relay.send(1, body, 5, 2)
-        relay.send_to_all(body, 6, {1: 2, 2: 0})
+        relay.heard = {1: 2, 2: 0}
+        relay.send_to_all(body, 6)
         relay.send(2, None, 0, 0)
-        relay.send_to_all(body, 7, {})
+        relay.heard = {}
+        relay.send_to_all(body, 7)
         return await told_to(relay)
 
     body = order_body(OpenStore(generation=1))
