@@ -216,10 +216,16 @@ class Runtime:
         self._say_of_relay("relay_opened", node=relay.node_id)
         self._route(self._relays.opened(relay.node_id, door))
 
-    def relay_lives(self, relay: RelayStream) -> None:
-        """Something has come from it: it is answered, so that it knows that the supervisor is there."""
+    def relay_lives(self, relay: RelayStream) -> bool:
+        """Something has come from it: it is answered, so that it knows that the supervisor is there.
+
+        Returns False when it was given up meanwhile: what it says does not count any more.
+        """
+        if self._relay_streams.get(relay.node_id) is not relay:
+            return False
         self._silence.relay_heard(relay.node_id, now_s=self._clock())
         relay.answer()
+        return True
 
     def members_live(self, relay: RelayStream, batch: FromGroup) -> None:
         """Heartbeats with nothing new in them but a step have come to the relay."""

@@ -106,8 +106,9 @@ class SupervisorService:
     async def _read_group(self, relay: RelayStream, batches: AsyncIterator[bytes]) -> None:
         try:
             async for data in batches:
+                if not self._runtime.relay_lives(relay):
+                    return
                 batch: FromGroup = convert.decode(agent_pb2.FromGroup.FromString(data))
-                self._runtime.relay_lives(relay)
                 for said in batch.said:
                     self._said(relay, said)
                 self._runtime.members_live(relay, batch)

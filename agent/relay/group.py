@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from deadpool.proto.messages import NO_STEP, AgentMessage, FromGroup, Heartbeat, Said
 
-FULL_S = 10.0
+FULL_S = 15.0
 _APART_S = 0.618 * FULL_S  # between the turns of an agent and the next one
 
 

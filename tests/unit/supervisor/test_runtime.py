@@ -1,6 +1,7 @@
 """Agents' streams: which ends are the loss of the node, and where orders go out."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -34,11 +35,23 @@ class Disk(LineFile):
         super()._write(data)
 
 
-def run(folder: Path, happens: Callable[[Runtime], Awaitable[None]], disk: type[LineFile] = LineFile) -> list[str]:
+class Clock:
+    now_s = 1.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def run(
+    folder: Path,
+    happens: Callable[[Runtime], Awaitable[None]],
+    disk: type[LineFile] = LineFile,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
     """Returns the names of the events that were noted of a job of one node and a spare, on its way to its first generation."""
 
     async def job(journal: LineFile, events: LineFile) -> None:
-        runtime = Runtime(CONFIG, journal=journal, events=EventLog(events))
+        runtime = Runtime(CONFIG, journal=journal, events=EventLog(events), clock=clock)
         loop = asyncio.create_task(runtime.run())
         await happens(runtime)
         await rounds()
@@ -95,6 +108,24 @@ def test_an_order_for_everybody_is_handed_to_a_relay_once(tmp_path: Path) -> Non
     orders = [(each.members, type(decode_order(agent_pb2.Order.FromString(each.order)))) for each in told if not each.closed]
     assert orders == [((1,), Welcome), ((2,), Welcome), ((2,), Inject), ((2,), Inject)]
     assert [each.numbers[0] > 0 for each in told if not each.closed] == [False, False, True, True]
+
+
+def test_a_relay_that_was_given_up_and_still_speaks_is_not_heard(tmp_path: Path) -> None:
+    """Its last words may have been on their way: it would be found silent later on, and be nowhere."""
+
+    async def happens(runtime: Runtime) -> None:
+        runtime.attend(hello(0, 1))
+        relay, newer = RelayStream("node0"), RelayStream("node0")
+        runtime.relay_opened(relay, "door")
+        assert runtime.relay_lives(relay)
+        runtime.relay_opened(newer, "door")
+        assert not runtime.relay_lives(relay)
+        runtime.relay_closed(newer)
+        assert not runtime.relay_lives(newer)
+        clock.now_s += 100.0  # all are silent
+
+    clock = Clock()
+    assert "relay_closed" in run(tmp_path, happens, clock=clock)
 
 
 def test_agents_hear_of_what_is_on_the_disk_alone(tmp_path: Path) -> None:
