@@ -12,6 +12,7 @@ copy, snapshot     from the boundary until the training may go on changing the t
 checksum           every item of a sealed slot read again
 replicate          a sealed slot sent to the holder, verified and sealed there
 commit             snapshot and replica of one state, from the boundary until it is committed
+replicate_mpi, commit_mpi   the same two by an MPI pair (--h2h mpi); null as mpi_loop is
 restore_own        a process made to hold the state again, from its own slot
 restore_replica    the same from the holder
 restore_near       the same from a holder on its own node, whose slot it reads where it lies
@@ -32,15 +33,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import ceilings, machine
 from benchmarks.interpreter_lock import tick
+from benchmarks.mpi_pair import mpi_pair
 from benchmarks.protected_rank import SETTLING_STATES, TOKEN, HolderProcess, ProtectedRank, folder_of, tensors
 from benchmarks.stats import summarize
 from deadpool.proto.messages import Endpoint, Source, SourceKind
-from deadpool.proto.vault.slots import StateId
 from deadpool.trainer_hooks.protection.interval import AUTO
 from deadpool.trainer_hooks.protection.restore import from_elsewhere, from_own_slot
 from deadpool.trainer_hooks.protection.vaults import Vaults
@@ -80,15 +82,10 @@ def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str
     found: dict[str, list[float]] = {"replicate": [], "commit": [], "restore_replica": [], "restore_near": []}
     rank.settle()
     for _ in range(repeats):
-        rank.train_step()
-        rank.wait_committed()
-        found["commit"].append(rate(rank, rank.handed_over_s))
-        state = StateId(generation=1, step=rank.step - 1)
-        slot = rank.slots.find(state)
-        assert slot is not None
-        began_s = time.monotonic()
-        rank.send_again(slot)
-        found["replicate"].append(rate(rank, began_s))
+        commit, replicate = sent(rank)
+        found["commit"].append(commit)
+        found["replicate"].append(replicate)
+        state = rank.newest
         source = Source(rank=0, kind=SourceKind.REPLICA, slot_generation=state.generation, endpoint=holder)
         began_s = time.monotonic()
         from_elsewhere(rank.state, source, state.step, Vaults(token=TOKEN))
@@ -97,6 +94,26 @@ def of_replicas(rank: ProtectedRank, holder: Endpoint, repeats: int) -> dict[str
         from_elsewhere(rank.state, source, state.step, Vaults(token=TOKEN, node_id=holder.node_id, folder=folder_of(holder)))
         found["restore_near"].append(rate(rank, began_s))
     return found
+
+
+def of_pair(parameters: nn.ParameterList, holder: Endpoint, repeats: int) -> dict[str, list[float]]:
+    """Returns GB/s of replicate and commit by an MPI pair."""
+    with ProtectedRank(parameters, [holder], by_pair=True) as rank, mpi_pair(rank.vault.folder, folder_of(holder), holder):
+        rank.settle()
+        commits, replicas = zip(*(sent(rank) for _ in range(repeats)), strict=True)
+    return {"replicate_mpi": [*replicas], "commit_mpi": [*commits]}
+
+
+def sent(rank: ProtectedRank) -> tuple[float, float]:
+    """Returns GB/s of a state until it is committed, and of its replica, sent once more."""
+    rank.train_step()
+    rank.wait_committed()
+    commit = rate(rank, rank.handed_over_s)
+    slot = rank.slots.find(rank.newest)
+    assert slot is not None
+    began_s = time.monotonic()
+    rank.send_again(slot)
+    return commit, rate(rank, began_s)
 
 
 def of_training(rank: ProtectedRank, steps: int, compute_s: float) -> dict[str, Any]:
@@ -154,6 +171,9 @@ def measure(size_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
         with ProtectedRank(parameters, [holder.endpoint]) as rank:
             found |= of_replicas(rank, holder.endpoint, repeats)
             ticks = of_ticks(rank, repeats)
+        found |= {"replicate_mpi": None, "commit_mpi": None}
+        if found["mpi_loop"] is not None:
+            found |= of_pair(parameters, holder.endpoint, repeats)
         training = {}
         for every in (1, AUTO):
             with ProtectedRank(parameters, [holder.endpoint], every=every) as rank:

@@ -27,6 +27,7 @@ from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
 from deadpool.trainer_hooks.protection.counters import Counters
+from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.holders import Holders
 from deadpool.trainer_hooks.protection.interval import Interval, StepTimes
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
@@ -73,10 +74,19 @@ class HolderProcess:
 class ProtectedRank:
     """Trains `parameters` by adding to them; `holders`: where its replicas go, by so many connections each (0: auto).
 
-    `every`: which states `run_step` keeps, as --snapshot-every (0: auto).
+    `every`: which states `run_step` keeps, as --snapshot-every (0: auto). `by_pair`: replicas travel by an MPI pair, where
+    there is one (mpi_pair.py).
     """
 
-    def __init__(self, parameters: nn.ParameterList, holders: list[Endpoint], connections: int = 1, every: int = 1) -> None:
+    def __init__(
+        self,
+        parameters: nn.ParameterList,
+        holders: list[Endpoint],
+        connections: int = 1,
+        every: int = 1,
+        *,
+        by_pair: bool = False,
+    ) -> None:
         self.model = nn.Module()
         self.model.weights = parameters
         self.trained = [each for each in parameters if each.requires_grad]
@@ -93,6 +103,8 @@ class ProtectedRank:
         self._cancelled = threading.Event()
         store = HashStore()
         clients: list[ReplicaSender] = [VaultClient(endpoint, TOKEN, connections) for endpoint in holders]
+        if by_pair:
+            clients = [EdgeClient(self.vault.folder, at, client) for at, client in zip(holders, clients, strict=True)]
         self._again = Holders(clients, self._cancelled)
         network = Network(
             board=CommitBoard(store, rank=0, ranks=range(1)),

@@ -25,7 +25,6 @@ from deadpool.proto.vault.edge import (
     pieces_in,
     receive_frame,
 )
-from deadpool.proto.vault.layout import HEADER_BYTES
 from deadpool.proto.vault.wire import Put, send_end_of_pieces, send_piece_header, send_request
 
 
@@ -34,6 +33,8 @@ class EdgeReceiver:
         self._transfer, self._vault, self._silence_s = transfer, vault, silence_s
         self._agent: socket.socket | None = None  # for requests; the agent closes it after one that has failed
         self._mappings = Mappings(mmap.ACCESS_WRITE)
+        self._landing: _WrittenSlot | None = None
+        transfer.between_polls(self._look)
 
     def serve(self) -> NoReturn:
         """UnavailableError: the sender is frozen or gone, or the agent is gone."""
@@ -59,26 +60,38 @@ class EdgeReceiver:
         if begun["error"]:
             return str(begun["error"])
         self._transfer.send_frame(begun)
-        told = self._transfer.receive_frame(SILENCE_S)
-        if "given_up" in told:
-            raise ProtocolError("the rank has gone")
-        layout_bytes = 0 if begun["layout_held"] else put.layout_bytes
-        listed = bytearray(int(told["listed_bytes"]))
-        rest = bytearray(layout_bytes + put.tables_bytes - put.layout_bytes + HEADER_BYTES)
-        self._transfer.receive(iter([*slices_of(memoryview(listed)), *slices_of(memoryview(rest))]))
-        pieces = pieces_in(json.loads(listed), put.data_bytes)
-        agent.sendall(rest[:layout_bytes])
+        agent.sendall(self._block())
         answer = self._heard()
         if "file" not in answer:
             return str(answer["error"])
         landing = _WrittenSlot(agent, self._mappings.of(Path(str(answer["file"]))), int(str(answer["offset"])))
         self._transfer.send_frame({"error": ""})
-        self._transfer.receive(landing.places(pieces), landing.landed)
+        self._landing = landing
+        try:
+            while pieces := pieces_in(json.loads(self._block()), put.data_bytes):
+                self._transfer.receive(landing.places(pieces), landing.landed)
+            tail = self._block()
+        finally:
+            self._landing = None
         if landing.stopped:
             raise ProtocolError("interrupted by the agent")
         send_end_of_pieces(agent)
-        agent.sendall(rest[layout_bytes:])
+        agent.sendall(tail)
         return str(self._heard()["error"])
+
+    def _block(self) -> bytearray:
+        """Returns the next bytes of the sender's; ProtocolError: the rank has given this replica up."""
+        told = self._transfer.receive_frame(self._silence_s)
+        if "given_up" in told:
+            raise ProtocolError("the rank has gone")
+        block = bytearray(int(told["bytes"]))
+        self._transfer.receive(iter(slices_of(memoryview(block))))
+        return block
+
+    def _look(self) -> None:
+        """Between two polls: while nothing comes, the agent may want the slot for itself."""
+        if self._landing is not None:
+            self._landing.look()
 
     def _connection(self) -> socket.socket:
         if self._agent is None:
@@ -107,9 +120,7 @@ class _WrittenSlot:
         """Yields the place of each chunk, in order."""
         for piece in pieces:
             for chunk in chunks_of([piece], CHUNK_BYTES):
-                if not self.stopped and select.select([self._agent], [], [], 0)[0]:  # it has closed its half
-                    self.stopped = True
-                    self._close_if_stopped()
+                self.look()
                 if self.stopped:
                     yield memoryview(bytearray(chunk.size_bytes))
                     continue
@@ -117,6 +128,12 @@ class _WrittenSlot:
                 self._coming.append((chunk.size_bytes, piece if chunk.to_offset == piece.to_offset else None))
                 begin = self._offset + chunk.to_offset
                 yield self._memory[begin : begin + chunk.size_bytes]
+
+    def look(self) -> None:
+        """Stops once the agent has closed its half of the connection."""
+        if not self.stopped and select.select([self._agent], [], [], 0)[0]:
+            self.stopped = True
+            self._close_if_stopped()
 
     def landed(self) -> None:
         """The next chunk has come."""

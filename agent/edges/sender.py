@@ -7,6 +7,7 @@ import mmap
 import select
 import socket
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from deadpool.proto.vault.edge import (
     BUSY_EVERY_S,
     STALL_S,
     Mappings,
+    Piece,
     chunks_of,
     edge_name,
     listen_in,
@@ -25,6 +27,8 @@ from deadpool.proto.vault.edge import (
 )
 from deadpool.proto.vault.layout import HEADER_BYTES
 from deadpool.proto.vault.wire import Put, Reply, receive_request, send_reply
+
+_BATCH_BYTES = 16 * CHUNK_BYTES  # carried before the rank is heard again
 
 
 class EdgeSender:
@@ -72,33 +76,67 @@ class EdgeSender:
         begun = self._answer()
         if begun["error"]:
             return Reply(error=str(begun["error"]))
-        try:
-            held = Reply(**{name: begun[name] for name in ("held_generation", "held_step", "layout_held")})
+        held = Reply(**{name: begun[name] for name in ("held_generation", "held_step", "layout_held")})
+        with self._or_given_up():
             send_reply(client, held)
-            self._await(client)
-            where = receive_frame(client)
-            rest = receive_exactly(client, put.tables_bytes + HEADER_BYTES - held.layout_held * put.layout_bytes)
-            pieces = pieces_in(where.get("pieces"), put.data_bytes)
-            memory = self._mappings.of(Path(str(where.get("file")))) if pieces else memoryview(b"")
-            if any(each.offset + each.size_bytes > len(memory) for each in pieces):
-                raise ProtocolError("the pieces do not lie in the file")
+            layout = b"" if held.layout_held else self._bytes_of(client, put.layout_bytes)
+        self._send_block(layout)
+        answer = self._answer()
+        if answer["error"]:
+            return Reply(error=str(answer["error"]))
+        with self._or_given_up():
+            send_reply(client, Reply())
+        for memory, pieces in self._batches(client, put):
+            self._send_block(json.dumps(pieces).encode())
+            chunks = chunks_of(pieces, CHUNK_BYTES)
+            self._transfer.send(memory[each.offset : each.offset + each.size_bytes] for each in chunks)
+        with self._or_given_up():
+            tail = self._bytes_of(client, put.tables_bytes - put.layout_bytes + HEADER_BYTES)
+        self._send_block(json.dumps([]).encode())
+        self._send_block(tail)
+        return Reply(error=str(self._answer()["error"]))
+
+    def _batches(self, client: socket.socket, put: Put) -> Iterator[tuple[memoryview, Sequence[Piece]]]:
+        """Yields the slot's memory, and which pieces the rank says lie there: as many as it has said by then."""
+        is_last = False
+        while not is_last:
+            pieces: list[Piece] = []
+            memory = memoryview(b"")
+            with self._or_given_up():
+                self._await(client)
+                while not is_last and _size_bytes(pieces) < _BATCH_BYTES and select.select([client], [], [], 0)[0]:
+                    where = receive_frame(client)
+                    more = pieces_in(where.get("pieces"), put.data_bytes)
+                    is_last = not more
+                    if more:
+                        memory = self._mappings.of(Path(str(where.get("file"))))
+                        pieces += more
+                if any(each.offset + each.size_bytes > len(memory) for each in pieces):
+                    raise ProtocolError("the pieces do not lie in the file")
+            if pieces:
+                yield memory, pieces
+
+    def _bytes_of(self, client: socket.socket, size_bytes: int) -> bytes:
+        self._await(client)
+        return receive_exactly(client, size_bytes)
+
+    def _send_block(self, block: bytes) -> None:
+        self._transfer.send_frame({"bytes": len(block)})
+        self._transfer.send(iter(slices_of(memoryview(block))))
+
+    @contextlib.contextmanager
+    def _or_given_up(self) -> Iterator[None]:
+        """Inside, the rank is heard: where it has gone, or says what cannot be, the receiver expects no more of this replica."""
+        try:
+            yield
         except (ProtocolError, OSError):
             self._transfer.send_frame({"given_up": True})
             with contextlib.suppress(ProtocolError):
                 self._answer()
             raise
-        listed = json.dumps(pieces).encode()
-        self._transfer.send_frame({"listed_bytes": len(listed)})
-        self._transfer.send(iter([*slices_of(memoryview(listed)), *slices_of(memoryview(rest))]))
-        answer = self._answer()
-        if answer["error"]:
-            return Reply(error=str(answer["error"]))
-        chunks = chunks_of(pieces, CHUNK_BYTES)
-        self._transfer.send(memory[each.offset : each.offset + each.size_bytes] for each in chunks)
-        return Reply(error=str(self._answer()["error"]))
 
     def _await(self, client: socket.socket) -> None:
-        """Returns when the rank says something, which it does immediately; ProtocolError when it is stopped."""
+        """Returns when the rank says something; ProtocolError when it is stopped: a copy goes on without a pause."""
         until_s = time.monotonic() + STALL_S
         while not select.select([client], [], [], BUSY_EVERY_S)[0]:
             self._say_busy()
@@ -122,6 +160,10 @@ class EdgeSender:
         for client in self._clients:
             with contextlib.suppress(OSError):
                 client.send(to_frame({"busy": True}), socket.MSG_DONTWAIT)
+
+
+def _size_bytes(pieces: Sequence[Piece]) -> int:
+    return sum(each.size_bytes for each in pieces)
 
 
 def slices_of(memory: memoryview, slice_bytes: int = CHUNK_BYTES) -> list[memoryview]:

@@ -32,7 +32,7 @@ class Transfer:
         self._receiving: Any = None
 
     def between_polls(self, call: Callable[[], None]) -> None:
-        """Has it called as well, some times a second at least while something is waited for."""
+        """Has it called as well: before each message is waited for, and some times a second meanwhile."""
         self._between_polls.append(call)
 
     def send_frame(self, fields: dict[str, object]) -> None:
@@ -79,6 +79,7 @@ class Transfer:
         return parse(bytes(self._incoming[LENGTH_BYTES : LENGTH_BYTES + size]))
 
     def _finish(self, request: Any, timeout_s: float | None) -> None:
+        self._look_around()  # what comes without a pause may come for a long time
         began_s = time.monotonic()
         pause_s = _PAUSE_S[0]
         while not request.Test():
@@ -88,7 +89,10 @@ class Transfer:
             if waited_s < _SPIN_S:
                 time.sleep(0)
                 continue
-            for call in self._between_polls:
-                call()
+            self._look_around()
             time.sleep(pause_s)
             pause_s = min(1.5 * pause_s, _PAUSE_S[1])
+
+    def _look_around(self) -> None:
+        for call in self._between_polls:
+            call()

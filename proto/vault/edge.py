@@ -2,6 +2,9 @@
 
     rank ==unix==> sender (a process of the owner's node) ==MPI==> receiver (a process of the holder's node) ==unix==> agent
 
+The first reply says what the holder has; behind it comes the layout, raw, where it has none. The second one: the slot is open.
+Then come frames of pieces, at last the rest of the tables and the header page, raw. One rank's state is carried after another's.
+
 The sockets lie in the nodes' vaults, which only the job's user can enter. Requests and replies are those of wire.py. A replica's
 data touch none of these connections: the sender reads them from the rank's slot, the receiver writes them into the holder's. An
 agent that has the receiver stop closes its half of the connection; the receiver closes its own once it does not write there any
@@ -9,7 +12,7 @@ more.
 
 | frame        | from, to        | says                                                                                    |
 |--------------|-----------------|-----------------------------------------------------------------------------------------|
-| file, pieces | rank, sender    | after the first reply: what travels, of that file; then tables and header page come, raw |
+| file, pieces | rank, sender    | what lies in that file and travels, as it is copied; without a piece: that was all      |
 | file, offset | agent, receiver | after the layout: the data's place in the holder's slot                                 |
 | landed       | receiver, agent | so many bytes have, of the piece whose head came before and of those before it          |
 | busy         | sender, rank    | still at work, or one after another: once a second while a reply is due                 |

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from launching import until
 
 from deadpool.agent.edges.launcher import find_launcher
 from deadpool.agent.edges.pairs import MpiPairs
@@ -16,7 +17,7 @@ from deadpool.agent.vault.replica_server import ReplicaServer
 from deadpool.host.errors import ConfigError
 from deadpool.proto.messages import EdgeChanged, Endpoint, SlotKind
 from deadpool.proto.secret import make_token
-from deadpool.proto.vault.layout import Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity, slot_path
+from deadpool.proto.vault.layout import SLOT_NAMES, Item, Layout, SlotFile, Tables, checksum, reserve, slot_capacity, slot_path
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import Outgoing, SlotPart
 from deadpool.proto.vault.wire import Put
@@ -27,6 +28,7 @@ TOKEN = make_token()
 GROWING = (str(Path(__file__).parent / "growing.py"), "--steps", "200", "--step-s", "0.4", "--grows-at", "3", "--grows-by", "64")
 WAIT_S = 90.0
 ITEM_BYTES, ITEMS = 3_000_001, 3  # 9 MB: three pieces, and none of them an item
+CUTS = (0, 1000, ITEM_BYTES, 5_000_000)  # where parts of it begin
 
 
 def mpi_is_here() -> bool:
@@ -69,18 +71,28 @@ class ByTcp(VaultClient):
         return super().put(outgoing)
 
 
-class Sealed(Outgoing):
-    """A state that lies in its slot. Of it the first item alone differs from the state `like`; everything from all others."""
+class Copied(Outgoing):
+    """A state whose last part lies in its slot once `before_last` has returned.
 
-    def __init__(self, put: Put, parts: list[SlotPart], tables: bytes, page: bytes, like: int) -> None:
+    Of it the first item alone differs from the state `like`; everything from all others.
+    """
+
+    def __init__(
+        self, put: Put, parts: list[SlotPart], tables: bytes, page: bytes, like: int, before_last: Callable[[], None]
+    ) -> None:
         self.request, self.layout = put, tables[: put.layout_bytes]
         self._parts, self._tail, self._like = parts, (tables[put.layout_bytes :], page), like
+        self._before_last = before_last
 
     def whole(self) -> None:
         return None
 
     def parts(self, held: StateId) -> Iterator[SlotPart]:
-        return (part for part in self._parts if held.step != self._like or part.to_offset < ITEM_BYTES)
+        for part in self._parts:
+            if part is self._parts[-1]:
+                self._before_last()
+            if held.step != self._like or part.to_offset < ITEM_BYTES:
+                yield part
 
     def tail(self) -> tuple[bytes, bytes]:
         return self._tail
@@ -161,9 +173,14 @@ class MpiEdge:
 
     # ------------------------------------------------------------ the rank
 
-    async def put(self, step: int, generation: int = 1, like: int = 0) -> int:
-        """Seals a state of rank 0, sends its replica and returns how many bytes that took. `like`: of Sealed, a step."""
-        return await asyncio.to_thread(self._send, step, generation, like)
+    async def put(self, step: int, generation: int = 1, like: int = 0, before_last: Callable[[], None] = lambda: None) -> int:
+        """Seals a state of rank 0, sends its replica and returns how many bytes that took. `like`, `before_last`: of Copied."""
+        return await asyncio.to_thread(self._send, step, generation, like, before_last)
+
+    def await_begun(self, step: int) -> None:
+        """Returns when all but the last part of that state has come to the holder."""
+        paths = [slot_path(self.holder.vault.folder, SlotKind.REPLICA, 0, name) for name in SLOT_NAMES]
+        until(lambda: step in [_byte_of(path, self._offset + CUTS[-1] - 1) for path in paths], WAIT_S, f"state {step} has begun")
 
     def carried(self) -> list[int]:
         """Returns the states that were acknowledged without TCP."""
@@ -172,7 +189,7 @@ class MpiEdge:
     def held(self) -> set[int]:
         return {slot.step for slot in self.holder.vault.slots()}
 
-    def _send(self, step: int, generation: int, like: int) -> int:
+    def _send(self, step: int, generation: int, like: int, before_last: Callable[[], None]) -> int:
         data = self._slot.view[self._offset : self._offset + self._layout.data_bytes]
         data[:] = bytes([(like or step) % 251]) * len(data)
         data[:ITEM_BYTES] = bytes([step % 251]) * ITEM_BYTES
@@ -184,15 +201,21 @@ class MpiEdge:
             layout_bytes=header.layout_bytes, tables_bytes=header.tables_bytes, layout_checksum=header.layout_checksum,
             sender_generation=generation,
         )  # fmt: skip
-        cuts = [0, 1000, ITEM_BYTES, 5_000_000, len(data)]
         parts = [
             SlotPart(path=self._slot.path, offset=self._offset + begin, view=data[begin:end], to_offset=begin)
-            for begin, end in pairwise(cuts)
+            for begin, end in pairwise((*CUTS, len(data)))
         ]
         self._client.reserve(0, self._slot_bytes)
-        sent_bytes = self._client.put(Sealed(put, parts, self._layout.to_bytes() + tables.rest(), header.to_page(), like))
+        copied = Copied(put, parts, self._layout.to_bytes() + tables.rest(), header.to_page(), like, before_last)
+        sent_bytes = self._client.put(copied)
         self._put.append(step)
         return sent_bytes
+
+
+def _byte_of(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(1)[0]
 
 
 @contextmanager

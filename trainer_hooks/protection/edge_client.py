@@ -10,20 +10,20 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from deadpool.host.errors import ProtocolError, SnapshotError, UnavailableError
 from deadpool.proto.frames import to_frame
-from deadpool.proto.messages import NO_STEP, Endpoint
-from deadpool.proto.vault.edge import FRAME_BYTES_MAX, STALL_S, Piece, connect_in, edge_name, receive_frame
+from deadpool.proto.messages import Endpoint
+from deadpool.proto.vault.edge import STALL_S, Piece, connect_in, edge_name, receive_frame
 from deadpool.proto.vault.layout import aligned
 from deadpool.proto.vault.slots import StateId
 from deadpool.proto.vault.transport import Outgoing, ReplicaSender, SlotPart
 from deadpool.proto.vault.wire import send_request
 
 log = logging.getLogger(__name__)
-_NOTHING = StateId(generation=0, step=NO_STEP)
+_BATCH_BYTES, _BATCH_PIECES = 4 << 20, 4096  # with so much in the slot the pair hears of it: a frame has 1 MB at most
 _PEER = struct.Struct("iII")  # SO_PEERCRED: pid, uid, gid
 
 
@@ -39,9 +39,7 @@ class EdgeClient:
         self._otherwise.reserve(rank, slot_bytes)
 
     def put(self, outgoing: Outgoing) -> int:
-        """The state travels once it is copied: meanwhile the pair is there for other ranks."""
-        for _ in outgoing.parts(_NOTHING):
-            pass
+        """A pair carries one rank's state after another's, each from the beginning of its copy on."""
         sent_bytes = self._by_pair(outgoing)
         return self._otherwise.put(outgoing) if sent_bytes is None else sent_bytes
 
@@ -62,11 +60,16 @@ class EdgeClient:
             send_request(connection, outgoing.request)
             begun = self._answer(connection)
             held = StateId(generation=int(str(begun["held_generation"])), step=int(str(begun["held_step"])))
-            parts = list(outgoing.parts(held))
-            layout = b"" if begun["layout_held"] else outgoing.layout
-            connection.sendall(b"".join((_where(parts), layout, *outgoing.tail())))
+            if not begun["layout_held"]:
+                connection.sendall(outgoing.layout)
             self._answer(connection)
-            return sum(len(part.view) for part in parts)
+            sent_bytes = 0
+            for parts in _batches(outgoing.parts(held)):
+                connection.sendall(_where(parts))
+                sent_bytes += sum(len(part.view) for part in parts)
+            connection.sendall(b"".join((_where([]), *outgoing.tail())))
+            self._answer(connection)
+            return sent_bytes
         except SnapshotError:
             self._drop()
             raise
@@ -103,8 +106,22 @@ class EdgeClient:
             connection.close()
 
 
+def _batches(parts: Iterable[SlotPart]) -> Iterator[Sequence[SlotPart]]:
+    """Yields the parts, as many together as are worth a frame."""
+    batch: list[SlotPart] = []
+    size_bytes = 0
+    for part in parts:
+        batch.append(part)
+        size_bytes += len(part.view)
+        if size_bytes >= _BATCH_BYTES or len(batch) >= _BATCH_PIECES:
+            yield batch
+            batch, size_bytes = [], 0
+    if batch:
+        yield batch
+
+
 def _where(parts: Iterable[SlotPart]) -> bytes:
-    """Returns the frame that says what travels; all parts are of one file. ProtocolError: that is too much for a frame."""
+    """Returns the frame that says what lies in the slot; all parts are of one file. No parts: that was all."""
     pieces: list[Piece] = []
     file = ""
     for part in parts:
@@ -113,10 +130,7 @@ def _where(parts: Iterable[SlotPart]) -> bytes:
             pieces[-1] = before._replace(size_bytes=part.to_offset + len(part.view) - before.to_offset)
         else:
             pieces.append(Piece(part.to_offset, part.offset, len(part.view)))
-    frame = to_frame({"file": file, "pieces": pieces})
-    if len(frame) > FRAME_BYTES_MAX:
-        raise ProtocolError(f"{len(pieces)} pieces are too many")
-    return frame
+    return to_frame({"file": file, "pieces": pieces})
 
 
 def _adjoin(piece: Piece, part: SlotPart) -> bool:

@@ -37,6 +37,14 @@ def test_a_transfer_without_progress_says_so_and_looks_around_meanwhile() -> Non
     assert looked.is_set()
 
 
+def test_a_transfer_without_a_pause_looks_around_with_each_piece() -> None:
+    sender, _ = ends(60.0)
+    looks: list[int] = []
+    sender.between_polls(lambda: looks.append(len(looks)))
+    sender.send(iter(slices_of(memoryview(b"a" * 95), PIECE_BYTES)))
+    assert len(looks) == 10
+
+
 def test_a_receiver_hears_from_a_sender_that_has_nothing_to_send_and_ends_without_it(tmp_path: Path) -> None:
     sender, at_receiver = ends(60.0)
     for _ in range(3):
