@@ -9,7 +9,6 @@ from pathlib import Path
 from deadpool.proto.stacks import STACKS_SIGNAL, stacks_path
 
 _TIMEOUT_S = 3.0  # a process that gets no time to run answers nothing
-_SETTLED_S = 0.1  # a stack is written in one go: a file that has not grown for so long is complete
 _POLL_S = 0.01
 _libc = ctypes.CDLL(None)
 
@@ -25,7 +24,7 @@ def save_stacks(pids: Mapping[int, int], vault_dir: Path, folder: Path, suffix: 
     saved: dict[int, Path] = {}
     deadline_s = time.monotonic() + _TIMEOUT_S
     for rank, before in asked.items():
-        text = _appended(stacks_path(vault_dir, pids[rank]), before, deadline_s)
+        text = _answer(pids[rank], stacks_path(vault_dir, pids[rank]), before, deadline_s)
         if text:
             saved[rank] = folder / f"stacks-rank-{rank}-{suffix}.txt"
             saved[rank].write_bytes(text)
@@ -50,7 +49,11 @@ def is_stopped(pid: int) -> bool:
 
 def _catches(pid: int) -> bool:
     """Returns whether the process has a handler for the signal; without one it would die of it."""
-    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (STACKS_SIGNAL - 1) & 1)
+    return _has_signal(_status(pid), "SigCgt")
+
+
+def _has_signal(status: Mapping[str, str], *sets: str) -> bool:
+    return any(int(status.get(name, "0"), 16) >> (STACKS_SIGNAL - 1) & 1 for name in sets)
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -61,11 +64,13 @@ def _status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _appended(path: Path, before: int, deadline_s: float) -> bytes:
-    """Returns what comes to the file behind `before`, once it has settled; nothing when nothing comes in time."""
-    size, since_s = before, time.monotonic()
-    while (now_s := time.monotonic()) < deadline_s and not (size > before and now_s - since_s > _SETTLED_S):
-        if path.stat().st_size != size:
-            size, since_s = path.stat().st_size, now_s
+def _answer(pid: int, path: Path, before: int, deadline_s: float) -> bytes:
+    """Returns what comes to the file behind `before`, once it is whole; nothing when nothing comes in time.
+
+    While the signal waits for its handler it is pending, and while the handler writes it is blocked.
+    """
+    while time.monotonic() < deadline_s and (status := _status(pid)):
+        if path.stat().st_size > before and not _has_signal(status, "SigPnd", "ShdPnd", "SigBlk"):
+            break
         time.sleep(_POLL_S)
     return path.read_bytes()[before:]

@@ -22,6 +22,7 @@ from deadpool.host.text import printable
 from deadpool.proto.warm_wire import ForkKind
 
 _DRAIN_S = 0.1  # a dead process's pipes are at their end immediately, unless a child of its holds them open
+_SILENT_S = 3.0  # so is its stream, but it is read by another thread of this agent, which may get no time for it
 _KILL_S = 10.0  # a process that SIGKILL does not end by then hangs in the kernel: the agent goes on without it
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -174,6 +175,8 @@ class Processes:
         with contextlib.suppress(TimeoutError):  # its last words on both ways come before the news of its end
             async with asyncio.timeout(_DRAIN_S):
                 await process.log.drained()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SILENT_S):
                 await self._silent(number)
         exit_code = 128 + status if by_signal else status
         if process.error_file.exists():
