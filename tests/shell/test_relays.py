@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-_TIMEOUT_S = 50.0
+_TIMEOUT_S = 150.0
 NEEDS_CRYPTOGRAPHY = pytest.mark.skipif(find_spec("cryptography") is None, reason="--tls needs the extra tls")
 _RELAYED = Path(__file__).parents[1] / "support" / "relayed.py"
 

@@ -25,7 +25,7 @@ from deadpool.proto.generated.agent_pb2_grpc import SupervisorStub
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS
 from deadpool.proto.secret import TOKEN_KEY, make_token, tls_token, write_private
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 _NODES, _SPARES = 5, 2
 
 
@@ -61,7 +61,7 @@ class RelayedJob:
             link = partial(SupervisorLink, discovery, self._token, relay=relay)
             agent = SimulatedAgent(index, range(index, index + 1), _NODES, link)
             relay.beats_s = agent.beat_every_s = 0.3
-            relay.silence_s = link_of(agent).patience_s = 10.0  # nobody falls silent here, and a loaded machine is slow
+            relay.silence_s = link_of(agent).patience_s = 30.0  # nobody falls silent here, and a loaded machine is slow
             self.agents.append(agent)
             self.relays.append(relay)
             self._tasks.append(asyncio.create_task(agent.run(0.0)))
@@ -86,6 +86,11 @@ class RelayedJob:
         """Returns the agents that speak through a relay."""
         return [index for index, agent in enumerate(self.agents) if link_of(agent).door]
 
+    def most_are_behind(self, *, but: str = "") -> bool:
+        """Of a relay other than `but`. Who does not come through to one in time speaks for itself, and may be a relay as well."""
+        doors = [link_of(self.agents[index]).door for index in self.behind()]
+        return but not in doors and len(doors) > len(self.agents) // 2
+
     def relay_of(self, index: int) -> int:
         return next(at for at, relay in enumerate(self.relays) if relay.door == link_of(self.agents[index]).door)
 
@@ -98,10 +103,10 @@ async def until(true: Callable[[], object], what: str) -> None:
 
 
 async def _trains_behind_a_relay(job: RelayedJob) -> None:
-    """The job runs, and all but the first agents and the relay speak through that."""
+    """The job runs, and agents speak through a relay."""
     job.start()
     await until(lambda: job.events("started"), "the job runs")
-    await until(lambda: len(job.behind()) == _NODES + _SPARES - 1, "they speak through the relay")
+    await until(job.most_are_behind, "they speak through a relay")
     await until(lambda: all(agent.plays for agent in job.agents[:_NODES]), "every agent has had its ranks")
     job.agents[0].join()
     await until(lambda: job.events("hooked"), "it has hooks")
@@ -118,9 +123,10 @@ async def a_failure_is_recovered_from_through_a_relay(job: RelayedJob) -> None:
 async def a_relay_that_is_lost_loses_nobody_else(job: RelayedJob) -> None:
     await _trains_behind_a_relay(job)
     lost = job.relay_of(job.behind()[0])
+    door = job.relays[lost].door
     await job.lose(lost)
     await until(lambda: job.events("recovered"), "a spare has taken the relay's place")
-    await until(lambda: len(job.behind()) == _NODES + _SPARES - 2, "the others speak through another relay")
+    await until(lambda: job.most_are_behind(but=door), "the others speak through another relay")
     failed = next(index for index in job.behind() if index < _NODES)
     job.agents[failed].fail(failed)
     await until(lambda: len(job.events("recovered")) == 2, "and recover from the next failure")
@@ -128,12 +134,13 @@ async def a_relay_that_is_lost_loses_nobody_else(job: RelayedJob) -> None:
 
 
 async def a_supervisor_that_is_lost_is_followed_by_the_next_one(job: RelayedJob) -> None:
+    """Where it takes long to start, agents leave their relay, and one of them may be a second one when the first is back."""
     await _trains_behind_a_relay(job)
-    behind = job.behind()
     job.restart_supervisor()
-    await until(lambda: len(job.events("agent_back")) == _NODES + _SPARES, "all have come back")
-    await until(lambda: job.behind() == behind, "through the relay")
-    job.agents[behind[0]].fail(behind[0])
+    await until(lambda: len({event["node"] for event in job.events("agent_back")}) == _NODES + _SPARES, "all have come back")
+    await until(job.most_are_behind, "through relays")
+    failed = next(index for index in job.behind() if index < _NODES)
+    job.agents[failed].fail(failed)
     await until(lambda: job.events("recovered"), "and it goes on")
     assert not job.events("node_lost")
 
@@ -175,7 +182,7 @@ def main() -> None:
         command=("x",),
         python="python",
         log_dir=str(folder / "logs"),
-        heartbeat_timeout_s=1.5,
+        heartbeat_timeout_s=30.0,
         relay_above=2,
     )
     (folder / "job.json").write_text(to_json(config))
