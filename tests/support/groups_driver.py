@@ -8,10 +8,9 @@ import json
 import multiprocessing
 import os
 import random
-import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,6 +19,7 @@ from typing import Any
 
 import groups_rank
 from groups_rank import WORLD
+from stuck import ask_main_threads, threads_of
 from torch._C._distributed_c10d import TCPStore
 
 _fork = multiprocessing.get_context("fork")
@@ -37,7 +37,7 @@ class Driver:
         self.case = case
         self.generation = 1
         self.orders = 0
-        self.deadline_s = time.monotonic() + case.get("timeout_s", 50)
+        self.deadline_s = time.monotonic() + case.get("timeout_s", 80)
         self.ranks: dict[int, BaseProcess] = {}
         ready, at_store = _fork.Pipe()
         self.store_process = _fork.Process(target=_serve_store, args=(at_store, at_store))
@@ -47,6 +47,7 @@ class Driver:
         self.control = TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=10))
         self.random = random.Random(case.get("seed", 0))
         self.recoveries: list[float] = []
+        self.lost: int | None = case["who"][0] if case["break"] in ("kill", "stop") else None  # it is lost once
 
     def start(self, rank: int, *, joiner: bool = False) -> None:
         case = self.case | {"generation": self.generation}
@@ -58,7 +59,7 @@ class Driver:
             self.start(rank)
         if self.case["break"] == "random":
             built = [f"built/{rank}" for rank in range(WORLD)]
-            self.until(lambda: self.has(built), "all ranks have their model")  # a break before has no state to go back to
+            self.until_set("all ranks have their model", built)  # a break before has no state to go back to
             for _ in range(self.case["breaks"]):
                 after_s = self.random.random() * self.case["within_s"]
                 self.order({"strike": self.random.randrange(WORLD), "after_steps": self.random.randrange(5), "after_s": after_s})
@@ -66,15 +67,15 @@ class Driver:
             self.order({"stop": True})
         elif self.case["break"] != "none":
             self.recover()
-        done, broken = [f"done/{rank}" for rank in range(WORLD)], "broken/{}"
+        done = [f"done/{rank}" for rank in range(WORLD)]
         while not self.has(done):
-            self.until(lambda: self.has(done) or self.has([broken.format(self.generation)]), "all ranks are done")
-            if self.has([broken.format(self.generation)]):
+            self.until_set("all ranks are done", done, self.broken)
+            if self.has(self.broken):
                 self.recover()
         self.order({"generation": 0})
-        self.until(lambda: self.has(f"result/{rank}" for rank in range(WORLD)), "all results are here")
+        self.until_set("all results are here", [f"result/{rank}" for rank in range(WORLD)])
         for process in self.ranks.values():
-            process.join(5)
+            process.join(60)
         results = [json.loads(self.control.get(f"result/{rank}")) for rank in range(WORLD)]
         return {
             "losses": {rank: result["losses"] for rank, result in enumerate(results)},
@@ -87,16 +88,15 @@ class Driver:
 
     def recover(self) -> None:
         """Waits for a failure, then orders new generations until one of them is open on all ranks."""
-        kind = self.case["break"]
-        lost = self.case["who"][0] if kind in ("kill", "stop") and not self.recoveries else None
+        kind, lost = self.case["break"], self.lost
         if lost is not None:
             pid = self.ranks[lost].pid
             assert pid is not None
-            self.until(lambda: _state(pid) in ("Z", "T"), f"rank {lost} is dead or stopped")
+            self.until(lambda: _state(pid) == ("Z" if kind == "kill" else "T"), f"rank {lost} is dead, or stopped")
             if kind == "stop":
                 time.sleep(0.1)  # let the others run into it; nothing waits for this
         else:
-            self.until(lambda: self.has([f"broken/{self.generation}"]), "a rank reports the break")
+            self.until_set("a rank reports the break", self.broken)
         began_s = time.monotonic()
         overtakes = self.case.get("overtakes", 0)
         while True:
@@ -106,9 +106,9 @@ class Driver:
                 self.ranks[lost].kill()
                 self.ranks[lost].join()
                 self.start(lost, joiner=True)
-                lost = None
+                self.lost = lost = None
             prepared = [f"prepared/{self.generation}/{rank}" for rank in range(WORLD)]
-            self.until(lambda keys=prepared: self.has(keys), "all ranks are prepared")  # type: ignore[misc]
+            self.until_set("all ranks are prepared", prepared)
             live = [step for step in (int(self.control.get(key)) for key in prepared) if step >= 0]
             self.control.set(f"plan/{self.generation}", str(min(live)))
             if overtakes:
@@ -116,8 +116,7 @@ class Driver:
                 time.sleep(self.random.random() * 0.1)  # the next failure comes while the groups open, or a little later
                 continue
             reformed = [f"reformed/{self.generation}/{rank}" for rank in range(WORLD)]
-            broken = [f"broken/{self.generation}"]
-            self.until(lambda a=reformed, b=broken: self.has(a) or self.has(b), "all ranks have reformed")  # type: ignore[misc]
+            self.until_set("all ranks have reformed", reformed, self.broken)
             if self.has(reformed):
                 break
         self.recoveries.append(time.monotonic() - began_s)
@@ -126,21 +125,35 @@ class Driver:
         self.control.set(f"order/{self.orders}", json.dumps(order))
         self.orders += 1
 
-    def has(self, keys: Any) -> bool:
+    @property
+    def broken(self) -> list[str]:
+        """What a rank sets that reports a break of this generation."""
+        return [f"broken/{self.generation}"]
+
+    def has(self, keys: Iterable[str]) -> bool:
         return self.control.check(list(keys))
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until_set(self, what: str, *sets: list[str]) -> None:
+        """Returns when the ranks have set all keys of one of these sets."""
+        self.until(lambda: any(self.has(keys) for keys in sets), what, [key for keys in sets for key in keys])
+
+    def until(self, condition: Callable[[], bool], what: str, keys: Iterable[str] = ()) -> None:
         while not condition():
             if time.monotonic() > self.deadline_s:
-                for process in self.ranks.values():
-                    if process.is_alive() and process.pid is not None:
-                        os.kill(process.pid, signal.SIGUSR1)  # stacks to stderr
-                time.sleep(0.5)
-                raise TimeoutError(f"generation {self.generation}: not in time: {what}")
+                raise TimeoutError(f"generation {self.generation}: not in time: {what}\n{self.seen(keys)}")
             died = [rank for rank, process in self.ranks.items() if process.exitcode not in (None, 0)]
-            if died and not (self.case["break"] == "kill" and died == self.case["who"]):
+            if died and died != [self.lost]:
                 raise RuntimeError(f"ranks {died} died while waiting until {what}")
             time.sleep(0.002)
+
+    def seen(self, keys: Iterable[str]) -> str:
+        """Returns what tells why the ranks do not get on; their main threads' stacks are in their logs then."""
+        missing = [key for key in keys if not self.has([key])]
+        pids = {rank: process.pid for rank, process in self.ranks.items() if process.is_alive() and process.pid is not None}
+        threads = threads_of(pids)
+        ask_main_threads(pids)
+        time.sleep(2)  # for the stacks; whoever is too slow is left out
+        return f"not set: {missing}; orders: {self.orders}; recoveries: {self.recoveries}; living ranks: {pids}\n{threads}"
 
     def end(self) -> None:
         for process in self.ranks.values():

@@ -36,7 +36,7 @@ WORLD = 4
 REHEARSALS = 2
 _KEPT_SNAPSHOTS = 4
 _EARLY_GENERATION = 5
-_LONG = timedelta(seconds=60)
+_LONG = timedelta(seconds=600)
 
 
 def held() -> dict[str, int]:
@@ -287,7 +287,7 @@ class Rank:
 
     def held_at_end(self) -> list[dict[str, int]]:
         """Returns descriptors and threads held early and now; old groups and the threads that free them end after the reform."""
-        early, deadline_s = self.held_early, time.monotonic() + 10
+        early, deadline_s = self.held_early, time.monotonic() + 40
         while self.measured and any(held()[name] > early[name] for name in early) and time.monotonic() < deadline_s:
             time.sleep(0.05)
         return [early, held()]

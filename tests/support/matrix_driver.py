@@ -6,8 +6,6 @@ once, and itself computes nothing, so that its forks may.
 
 import json
 import multiprocessing
-import os
-import signal
 import sys
 import tempfile
 import time
@@ -17,9 +15,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 import matrix_rank
+from stuck import ask_main_threads, threads_of
 from torch._C._distributed_c10d import TCPStore
 
-CELL_LIMIT_S = 40.0
+CELL_LIMIT_S = 150.0  # two seconds; a busy machine may need much longer
 _fork = multiprocessing.get_context("fork")
 
 
@@ -47,11 +46,11 @@ class Ranks:
                 break
         bad = [each for each in answers if each["kind"] != "same"]
         if waiting and not bad:
-            for process in self._processes:
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGUSR1)  # stacks to stderr
-                process.join(0.5)
-            bad = [{"kind": "stuck", "problem": f"no end within {CELL_LIMIT_S} s"}]
+            pids = {rank: process.pid for rank, process in enumerate(self._processes) if process.pid is not None}
+            threads = threads_of(pids)
+            ask_main_threads(pids)  # stacks to stderr
+            self._processes[0].join(2)
+            bad = [{"kind": "stuck", "problem": f"no end within {CELL_LIMIT_S} s\n{threads}"}]
         if bad:
             self.end()
         return (bad or answers)[0]
