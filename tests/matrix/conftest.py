@@ -33,4 +33,4 @@ def run_cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 
         yield run
         driver.stdin.close()
-        driver.wait(30)
+        driver.wait(60)

@@ -12,7 +12,7 @@ from matrix_choice import Cell, Outcome, all_cells, name, pairwise
 
 Run = Callable[[str, Collection[str]], Outcome]
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
 
 # What fails today because of a known fault: the pieces that meet it, and what it is.
 KNOWN: dict[frozenset[str], str] = {}

@@ -113,7 +113,7 @@ def test_the_agent_allows_itself_all_it_can_and_its_ranks_what_it_was_allowed(tm
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         node.start_ranks(0)
         assert node.expect(RankExited).exit_code == 0
-        assert node.log("rank-0-gen1.log").strip() == str((512, before[1]))
+        assert node.lines("rank-0-gen1.log", 1) == [str((512, before[1]))]
         assert resource.prlimit(agent.pid, resource.RLIMIT_NOFILE) == (before[1], before[1])
         node.stop()
 

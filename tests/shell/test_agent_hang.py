@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
-from agents import RANK_SIDE, TIMEOUT_S, node_of
+from agents import RANK_SIDE, TIMEOUT_S, Node, node_of
+from launching import until
 
-from deadpool.proto.messages import CallReport, GroupCall, Hello, RankJoined, ReportCalls
+from deadpool.proto.messages import CallReport, GroupCall, Hello, RankCalls, RankJoined, ReportCalls
 
 STUCK = (
     RANK_SIDE
@@ -39,14 +41,25 @@ stuck_here()
 )
 
 
+def reported(node: Node, *ranks: int) -> tuple[RankCalls, ...]:
+    """Returns what the agent reports of all its ranks, once these have had the time to write their stacks."""
+
+    def answered() -> tuple[RankCalls, ...] | None:
+        node.send(ReportCalls(generation=1))
+        found = node.expect(CallReport).ranks
+        return found if all(found[rank].stacks for rank in ranks) else None
+
+    return until(answered, TIMEOUT_S, f"ranks {ranks} write their stacks") or ()
+
+
 def test_it_reports_calls_and_saves_stacks(tmp_path: Path) -> None:
     with node_of(tmp_path, STUCK, nproc_per_node=2) as node:
         node.start_agent()
         node.start_ranks(0, 1)
         pids = {joined.rank: joined.pid for joined in [node.expect(RankJoined), node.expect(RankJoined)]}
         os.kill(pids[1], signal.SIGSTOP)
-        node.send(ReportCalls(generation=1))
-        moving, stopped = node.expect(CallReport).ranks
+        until(lambda: psutil.Process(pids[1]).status() == psutil.STATUS_STOPPED, TIMEOUT_S, "rank 1 is stopped")
+        moving, stopped = reported(node, 0)
         assert moving.groups == (GroupCall(group="dp", operation="allreduce", entered=17, completed=16),)
         assert (moving.rank, moving.pid, moving.step, moving.stopped) == (0, pids[0], 4, False)
         assert "in stuck_here" in Path(moving.stacks).read_text()
@@ -54,8 +67,8 @@ def test_it_reports_calls_and_saves_stacks(tmp_path: Path) -> None:
         assert Path(moving.stacks).parent == node.log_dir / "node0"
         assert (stopped.stacks, stopped.stopped, stopped.groups) == ("", True, moving.groups)
         os.kill(pids[1], signal.SIGCONT)
-        node.send(ReportCalls(generation=1))  # nothing was harmed by being looked at
-        assert all("in stuck_here" in Path(each.stacks).read_text() for each in node.expect(CallReport).ranks)
+        both = reported(node, 0, 1)  # nothing was harmed by being looked at
+        assert all("in stuck_here" in Path(each.stacks).read_text() for each in both)
 
 
 def test_an_agent_started_by_hand_finds_the_job_and_joins_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
-from agents import RANK_SIDE, TIMEOUT_S, node_of
+from agents import RANK_SIDE, TIMEOUT_S, lives, node_of
 from launching import until
 
 from deadpool.proto.convert import encode_rank_message
@@ -53,13 +53,13 @@ for step in range(100_000):
 def test_kill_rank_strikes_in_the_middle_of_its_step(tmp_path: Path) -> None:
     with node_of(tmp_path, STEPPING, nproc_per_node=2) as node:
         node.start_agent()
+        began_ns = time.monotonic_ns()
         node.send(Inject(injection_id=1, kind="kill-rank", target=1, step=3))
         node.start_ranks(0, 1)
-        for _ in range(2):
-            node.expect(RankJoined)
-        due = node.expect(InjectionDue)
+        said = [node.supervisor.expect_any(RankJoined, InjectionDue) for _ in range(3)]  # rank 0 may be the slower one
+        (due,) = [each for each in said if isinstance(each, InjectionDue)]
         assert due.injection_id == 1
-        assert 0 <= time.monotonic_ns() - due.at_ns < 10**9
+        assert began_ns <= due.at_ns <= time.monotonic_ns()
         node.send(InjectionAck(injection_id=1))
         end = node.expect(RankExited)
         assert (end.rank, end.signal) == (1, signal.SIGKILL)
@@ -85,18 +85,11 @@ def test_kill_node_leaves_nothing_of_the_node_but_its_vault(tmp_path: Path) -> N
         node.send(Inject(injection_id=1, kind="kill-node", target=0, step=5))
         node.expect(InjectionDue)
         node.send(InjectionAck(injection_id=1))
-        assert agent.wait(30.0) == -signal.SIGKILL
-        until(lambda: not any(_lives(pid) for pid in pids), 30.0, "all of the node's processes are dead")
+        assert agent.wait(TIMEOUT_S) == -signal.SIGKILL
+        until(lambda: not any(lives(pid) for pid in pids), TIMEOUT_S, "all of the node's processes are dead")
         node.start_agent("node1", 1)
         node.expect(Heartbeat, node_id="node1")
         assert not node.vault().exists()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_the_ranks_go_on_without_a_supervisor_and_the_next_one_hears_what_happened(tmp_path: Path) -> None:
@@ -108,10 +101,8 @@ def test_the_ranks_go_on_without_a_supervisor_and_the_next_one_hears_what_happen
         )
         node.supervisor.close()
         os.kill(heartbeat.ranks[1].pid, signal.SIGKILL)
-        until(lambda: not psutil.pid_exists(heartbeat.ranks[1].pid), 30.0, "the rank is dead and reaped")
-        node.supervisor.generation = 1
-        node.new_supervisor()
-        node.supervisor.generation = 1
+        until(lambda: not psutil.pid_exists(heartbeat.ranks[1].pid), TIMEOUT_S, "the rank is dead and reaped")
+        node.new_supervisor(generation=1)
         assert node.expect(Hello).generation == 1
         assert node.expect(RankExited).rank == 1
         again = node.expect(Heartbeat)
@@ -134,7 +125,7 @@ def test_the_space_that_a_rank_needs_is_made_or_refused(tmp_path: Path) -> None:
         node.start_agent()
         node.start_ranks(0)
         assert node.expect(RankExited).exit_code == 0
-        first, second = node.log("rank-0-gen1.log").splitlines()
+        first, second = node.lines("rank-0-gen1.log", 2)
         assert first == "Reserved(error='') ['holder', 'lock', 'snapshot-0-a', 'snapshot-0-b']"
         assert f"needs {(2 << 50) + (2 << 40) + (64 << 10)} bytes" in second
         assert "are free" in second

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import psutil
-from agents import RANK_SIDE, node_of, placement
+from agents import RANK_SIDE, TIMEOUT_S, lives, node_of, placement
 from launching import until
 
 from deadpool.host.text import TEXT_CHARS_MAX
@@ -37,7 +37,7 @@ def test_a_rank_has_torchruns_variables_and_its_end_is_reported(tmp_path: Path) 
         ends = [node.expect(RankExited), node.expect(RankExited)]
         assert sorted(end.rank for end in ends) == [0, 1]
         assert {(end.exit_code, end.signal, end.generation, end.error) for end in ends} == {(0, 0, 1, "")}
-        variables = json.loads(node.log("rank-1-gen1.log"))
+        variables = json.loads(node.lines("rank-1-gen1.log", 1)[0])
         expected = {
             "RANK": "1",
             "LOCAL_RANK": "1",
@@ -103,7 +103,7 @@ def test_a_failed_ranks_whole_session_dies_and_its_strays(tmp_path: Path) -> Non
         assert node.expect(RankExited).exit_code == 3
         for name in ("member", "stray"):
             pid = int((tmp_path / name).read_text())
-            until(lambda pid=pid: not psutil.pid_exists(pid), 5.0, f"{name} {pid} is dead and reaped")  # type: ignore[misc]
+            until(lambda pid=pid: not psutil.pid_exists(pid), TIMEOUT_S, f"{name} {pid} is dead and reaped")  # type: ignore[misc]
 
 
 def test_ranks_started_afresh_replace_the_old_ones_silently(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_ranks_started_afresh_replace_the_old_ones_silently(tmp_path: Path) -> N
             .ranks[0]
             .pid
         )
-        until(lambda: not psutil.pid_exists(first), 30.0, "the first process is gone")
+        until(lambda: not psutil.pid_exists(first), TIMEOUT_S, "the first process is gone")
         assert psutil.pid_exists(second)
         assert not snapshot.exists()
         node.start_ranks(0, generation=1)  # late: fenced
@@ -141,10 +141,10 @@ def test_stop_ends_even_what_ignores_sigterm_and_removes_the_vault(tmp_path: Pat
     with node_of(tmp_path, script) as node:
         agent = node.start_agent()
         node.start_ranks(0)
-        until(lambda: "deaf" in node.log("rank-0-gen1.log"), 30.0, "the rank runs")
+        until(lambda: "deaf" in node.log("rank-0-gen1.log"), TIMEOUT_S, "the rank runs")
         assert node.vault().stat().st_mode & 0o777 == 0o700
         node.stop(grace_s=0.2)
-        assert agent.wait(30.0) == 0
+        assert agent.wait(TIMEOUT_S) == 0
         assert not node.vault().exists()
         assert not (node.job_dir / "node0.sock").exists()
 
@@ -153,11 +153,11 @@ def test_sigterm_to_the_agent_and_the_death_of_its_parent_end_everything(tmp_pat
     with node_of(tmp_path, "import time; print('up', flush=True); time.sleep(600)") as node:
         agent = node.start_agent()
         node.start_ranks(0)
-        until(lambda: "up" in node.log("rank-0-gen1.log"), 30.0, "the rank runs")
+        until(lambda: "up" in node.log("rank-0-gen1.log"), TIMEOUT_S, "the rank runs")
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(30.0) == 128 + signal.SIGTERM
+        assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
         assert not node.vault().exists()
-        assert node.start_agent("node1", 1, "--with-parent", "1").wait(30.0) == 1  # its parent is not pid 1: gone already
+        assert node.start_agent("node1", 1, "--with-parent", "1").wait(TIMEOUT_S) == 1  # its parent is not pid 1: gone already
 
 
 def test_a_killed_agent_takes_its_ranks_with_it_and_the_next_one_removes_its_vault(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_killed_agent_takes_its_ranks_with_it_and_the_next_one_removes_its_vau
         node.start_ranks(0)
         pid = node.expect(Heartbeat, lambda heartbeat: bool(heartbeat.ranks and heartbeat.ranks[0].pid)).ranks[0].pid
         agent.kill()
-        until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 30.0, "the rank is dead")
+        until(lambda: not lives(pid), TIMEOUT_S, "the rank is dead")
         assert node.vault().exists()
         node.start_agent("node1", 1)
         node.expect(Heartbeat, node_id="node1")
@@ -218,7 +218,9 @@ def test_a_recovery_with_a_survivor_and_a_stand_in(tmp_path: Path) -> None:
         assert {(each.rank, each.live_step) for each in prepared if isinstance(each, RankPrepared)} == {(0, 4), (1, -1)}
         assert any(isinstance(each, RankJoined) and each.pid != pids[1] for each in prepared)
         until(
-            lambda: "I am 1 2 True 7 1" in node.log("rank-1-gen2.log"), 30.0, "the stand-in has its rank, and its log that name"
+            lambda: "I am 1 2 True 7 1" in node.log("rank-1-gen2.log"),
+            TIMEOUT_S,
+            "the stand-in has its rank, and its log that name",
         )
         assert "waiting" in node.log("rank-1-gen2.log")
 
@@ -230,7 +232,7 @@ def test_a_recovery_with_a_survivor_and_a_stand_in(tmp_path: Path) -> None:
             )
         )
         assert {node.expect(RankResumed).rank for _ in range(2)} == {0, 1}
-        assert node.log("rank-0-gen1.log").count("placements=(Placement(rank=0") == 1
+        until(lambda: "placements=(Placement(rank=0" in node.log("rank-0-gen1.log"), TIMEOUT_S, "rank 0 has its Reform")
         node.expect(Heartbeat, lambda heartbeat: heartbeat.standins_ready == 1)  # made anew after the recovery
         node.stop()
 
@@ -248,7 +250,7 @@ def test_a_store_is_served_for_each_generation(tmp_path: Path) -> None:
         node.send(OpenStore(generation=3))
         assert node.expect(StoreOpened).port in ports
         node.stop()
-        assert agent.wait(30.0) == 0
+        assert agent.wait(TIMEOUT_S) == 0
 
 
 def test_what_a_rank_says_in_its_last_words_reaches_the_supervisor_whatever_it_is(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
             with (tmp_path / "err").open("wb") as err:
                 process = subprocess.Popen(command, stderr=err)
             try:
-                until((folder / "endpoint.json").exists, 30.0, "the supervisor listens")
+                until((folder / "endpoint.json").exists, 60.0, "the supervisor listens")
                 yield folder, process
             finally:
                 process.terminate()
-                process.wait(30.0)
+                process.wait(60.0)
 
 
 def test_status_events_and_refusals(
@@ -55,7 +55,7 @@ def test_status_events_and_refusals(
     link = capfd.readouterr().out.strip()
     address, _, key = link.partition("/#key=")
     request = Request(f"{address}/api/live", headers={"Authorization": f"Bearer {key}"})
-    with build_opener(ProxyHandler({})).open(request, timeout=10) as live:
+    with build_opener(ProxyHandler({})).open(request, timeout=60) as live:
         while not (line := live.readline()).startswith(b'data: {"now"'):
             assert line
     assert json.loads(line.removeprefix(b"data: "))["status"].keys() == status.keys()
@@ -115,7 +115,7 @@ def test_stop_ends_the_job_and_waits(supervisor: tuple[Path, subprocess.Popen[by
         stub.Stop(convert.encode(status_messages.StopRequest(reason="test")), metadata=metadata)
         seen = [json.loads(line.json) for line in follower]  # ends with the job
     assert seen[-1]["event"] == "job_ended"
-    assert process.wait(30.0) == 143
+    assert process.wait(60.0) == 143
 
 
 def test_a_job_whose_supervisor_is_gone_does_not_answer(
@@ -124,7 +124,7 @@ def test_a_job_whose_supervisor_is_gone_does_not_answer(
     monkeypatch.setattr("deadpool.cli.client._TIMEOUT_S", 0.2)
     _, process = supervisor
     process.kill()
-    process.wait(30.0)
+    process.wait(60.0)
     assert run(["status"]) == 1
     assert "does not answer" in capfd.readouterr().err
 

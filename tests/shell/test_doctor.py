@@ -2,19 +2,19 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ports import port_for_later
 from ssh_servers import SshServers, needs_sshd
 
 
 def doctor(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "deadpool.cli.main", "doctor", *arguments],
-        env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=50, check=False,
+        env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_what_fails_is_exit_code_1_and_says_what_to_do() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace")
 def test_a_machine_that_does_not_reach_itself() -> None:
     command = ["unshare", "--net", sys.executable, "-m", "deadpool.cli.main", "doctor", "--json", "--python", "/nowhere/python"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     (bandwidth,) = [each for each in json.loads(answer.stdout) if each["check"] == "bandwidth"]
     assert (answer.returncode, bandwidth["level"], bandwidth["advice"]) == (1, "fail", "ip link set lo up")
 
@@ -50,8 +50,7 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...]) -> None:
 
 @needs_sshd
 def test_other_machines_are_asked_over_ssh(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        servers = SshServers(tmp_path, port=free.getsockname()[1])
+    servers = SshServers(tmp_path, port=port_for_later())
     server = subprocess.Popen(servers.command("127.0.0.1"), stderr=subprocess.DEVNULL)
     try:
         servers.until_listening("127.0.0.1")

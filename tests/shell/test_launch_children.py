@@ -1,5 +1,6 @@
 """The launcher's children, with real processes: orphans of a dead agent are killed, however deep, and nobody else."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -13,12 +14,12 @@ import os, signal, subprocess, sys, time
 from deadpool.cli.launcher.children import Children
 from deadpool.host.lifetime import become_subreaper
 
-earlier = subprocess.Popen(["sleep", "60"])  # as of a shell that did `sleep & exec deadpool-launch`
-tree = "import subprocess, sys; p = subprocess.Popen(['sh', '-c', 'setsid sleep 61 & sleep 62'], start_new_session=True); "
+earlier = subprocess.Popen(["sleep", "600"])  # as of a shell that did `sleep & exec deadpool-launch`
+tree = "import subprocess, sys; p = subprocess.Popen(['sh', '-c', 'setsid sleep 610 & sleep 620'], start_new_session=True); "
 become_subreaper()
 children = Children()
 children.start("doomed", [sys.executable, "-c", tree + "p.wait()"])
-children.start("other", ["sleep", "63"])
+children.start("other", ["sleep", "630"])
 print(children.pid("doomed"), children.pid("other"), flush=True)
 sys.stdin.readline()
 children.signal("doomed", signal.SIGKILL)
@@ -38,7 +39,9 @@ earlier.kill()
 def sleepers(tag: str) -> set[str]:
     found = set()
     for pid in tagged_pids(tag):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = [b""]
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if words[0].endswith(b"sleep"):
             found.add(words[1].decode())
     return found
@@ -53,12 +56,12 @@ def test_a_dead_agents_tree_is_killed_to_the_last_process_and_nothing_else(tmp_p
     assert process.stdout is not None
     with process, process.stdin as ask, process.stdout as answers:
         answers.readline()
-        until(lambda: sleepers(tag) == {"60", "61", "62", "63"}, 30.0, "the tree stands")
+        until(lambda: sleepers(tag) == {"600", "610", "620", "630"}, 60.0, "the tree stands")
         ask.write("\n")
         ask.flush()
         assert answers.readline().strip() == f"[('doomed', {-signal.SIGKILL})]"
-        until(lambda: sleepers(tag) == {"60", "63"}, 30.0, "the dead agent's processes are gone, the others live")
+        until(lambda: sleepers(tag) == {"600", "630"}, 60.0, "the dead agent's processes are gone, the others live")
         ask.write("\n")
         ask.flush()
         assert answers.readline().strip() == f"[('other', {-signal.SIGTERM})]"
-        assert process.wait(30.0) == 0
+        assert process.wait(60.0) == 0

@@ -1,5 +1,6 @@
 """The launcher in a Slurm allocation whose srun is a fake one (the real one: tests/slurm)."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -36,6 +37,14 @@ def allocation(folder: Path, srun: str, scontrol: str = "exit 1") -> dict[str, s
     return ALLOCATION | {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
 
 
+def command_words(process: psutil.Process) -> list[str]:
+    """Returns its command line, of a process that has ended meanwhile none."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 @pytest.mark.parametrize("journal", [False, True])
 def test_a_node_joins_and_nothing_is_left(launcher: Launcher, tmp_path: Path, journal: bool) -> None:
     options = ("--journal", str(tmp_path / "shared")) if journal else ()
@@ -62,13 +71,15 @@ def test_an_srun_that_fails(launcher: Launcher, tmp_path: Path) -> None:
 def test_all_nodes_die_at_once_and_the_supervisor_with_them(launcher: Launcher, tmp_path: Path) -> None:
     """No event says that a node is lost."""
     environment = allocation(tmp_path, AS_A_TASK)
-    options = ("--journal", str(tmp_path / "shared"), "--heartbeat-timeout", "1", "--no-python")
-    job = launcher.start(*options, "sleep", "60", environment=environment, cold=True)
+    options = ("--journal", str(tmp_path / "shared"), "--no-python")
+    job = launcher.start(*options, "sleep", "600", environment=environment, cold=True)
     until(lambda: [event for event in job.events() if event["event"] == "started"], 60, "it trains")
-    processes = {" ".join(each.cmdline()): each for each in psutil.Process(job.process.pid).children(recursive=True)}
-    for part in ("supervisor.main", "agent.main", "cli.nodes.wrapper"):
-        (process,) = [process for command, process in processes.items() if f"deadpool.{part} " in f"{command} "]
-        process.kill()
+    children = psutil.Process(job.process.pid).children(recursive=True)
+    children.sort(key=lambda each: each.create_time())  # what one of them has just forked looks the same, and comes later
+    names = [f"deadpool.{part}" for part in ("supervisor.main", "agent.main", "cli.nodes.wrapper")]
+    for process in [next(each for each in children if name in command_words(each)) for name in names]:
+        with contextlib.suppress(psutil.NoSuchProcess):  # the wrapper ends with its agent
+            process.kill()
     outcome = job.wait()
     assert (outcome.exit_code, "no node is left" in outcome.err) == (1, True), outcome.err
     shutil.rmtree(f"/dev/shm/deadpool-{job.job_id}-localhost", ignore_errors=True)  # the wrapper may have been quicker

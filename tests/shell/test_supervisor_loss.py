@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -22,7 +23,7 @@ from deadpool.proto.secret import TOKEN_KEY, make_token, write_private
 from deadpool.proto.terms import SUPERSEDED, claim_term
 from deadpool.proto.version import own_version
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 60.0
 PROGRESS = messages.RankProgress(rank=0, pid=77, step=-1, commit_step=-1, steps_done=0, exposed_stall_s=0.0)
 
 
@@ -55,28 +56,41 @@ class Agent:
         return wire.number, wire.heard, convert.decode_order(wire)
 
 
+# Starts the rest of its arguments as a command that may make no file longer than the first one says.
+SHORT_FILES = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
 class Job:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = JobConfig(
-            job_id="t", nnodes=1, nproc_per_node=1, command=("x",), python="python", log_dir=str(folder / "logs")
-        )
+            job_id="t", nnodes=1, nproc_per_node=1, command=("x",), python="python", log_dir=str(folder / "logs"),
+            heartbeat_timeout_s=_TIMEOUT_S,  # the agent says no more than the tests have it say
+        )  # fmt: skip
         self.journal = folder / "logs" / "journal"
         self.token = make_token()
         (folder / "job.json").write_text(to_json(self.config))
         write_private(folder / "token", self.token)
         self.processes: list[subprocess.Popen[bytes]] = []
 
+    def be_impatient(self) -> None:
+        """The next supervisor gives up silent agents soon."""
+        (self.folder / "job.json").write_text(to_json(replace(self.config, heartbeat_timeout_s=0.5)))
+
     def start(self, *, file_bytes: int | None = None) -> subprocess.Popen[bytes]:
         """`file_bytes`: no file of the process may grow beyond that, as if the disk were full."""
         command = [sys.executable, "-m", "deadpool.supervisor.main", "--job-dir", str(self.folder)]
+        if file_bytes is not None:
+            command = [sys.executable, "-c", SHORT_FILES, str(file_bytes), *command]
         (self.folder / "endpoint.json").unlink(missing_ok=True)
         with (self.folder / "err").open("ab") as err:
             stderr = err if file_bytes is None else subprocess.PIPE
             process = subprocess.Popen([*command, "--summary-json", str(self.folder / "summary.json")], stderr=stderr)
         self.processes.append(process)
-        if file_bytes is not None:
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
         return process
 
     def channel(self) -> grpc.Channel:
@@ -237,5 +251,6 @@ def test_a_supervisor_whose_agents_do_not_come_back_gives_them_up(job: Job) -> N
         until(lambda: "started" in job.events(), _TIMEOUT_S, "the job runs")
         job.processes[0].kill()
         job.processes[0].wait()
+    job.be_impatient()
     assert job.start().wait(_TIMEOUT_S) == 1
     assert "node0 lost: silent" in job.err

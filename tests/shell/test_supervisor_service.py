@@ -26,7 +26,7 @@ from deadpool.proto.version import PROTOCOL, own_version
 from deadpool.supervisor.journal.replay import read_past
 from deadpool.supervisor.model.phase import Phase
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 OrderKind = TypeVar("OrderKind", bound=Order)
 
 
@@ -68,7 +68,10 @@ class Supervisor:
 
     def __init__(self, folder: Path, **options: object) -> None:
         self.folder = folder
-        fields = {"job_id": "t", "nnodes": 1, "nproc_per_node": 1, "command": ("x",), "python": "python"} | options
+        fields = {
+            "job_id": "t", "nnodes": 1, "nproc_per_node": 1, "command": ("x",), "python": "python",
+            "heartbeat_timeout_s": _TIMEOUT_S,  # agents say no more than the tests have them say
+        } | options  # fmt: skip
         self.config = JobConfig(log_dir=str(folder / "logs"), **fields)  # type: ignore[arg-type]
         self.token = make_token()
         (folder / "job.json").write_text(to_json(self.config))
@@ -234,10 +237,11 @@ def test_status_events_inject_and_stop(supervisor: Supervisor) -> None:
         assert convert.decode(stub.Drain(convert.encode(gone), metadata=metadata)).error == "node7 is not connected"
 
         lines = stub.Events(convert.encode(status_messages.EventsRequest(follow=True)), metadata=metadata, timeout=_TIMEOUT_S)
+        first = next(lines)  # it follows before the job ends
         stub.Stop(convert.encode(status_messages.StopRequest(reason="enough")), metadata=metadata)
         assert agent.hears(messages.Stop).reason == "enough"
         agent.say(messages.Stopped())
-        names = [json.loads(line.json)["event"] for line in lines]
+        names = [json.loads(line.json)["event"] for line in (first, *lines)]
         assert names == ["node_joined", "generation", "started", "injection_armed", "job_ended"]
         assert supervisor.wait() == 143
 

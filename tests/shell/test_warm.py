@@ -8,7 +8,7 @@ import zipapp
 from pathlib import Path
 
 import pytest
-from agents import Node, node_of
+from agents import TIMEOUT_S, Node, node_of
 
 from deadpool.agent.processes.warm import spawn_warm
 from deadpool.proto import warm_wire
@@ -97,7 +97,7 @@ def under_python(node: Node, *arguments: str) -> subprocess.CompletedProcess[str
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30.0,
+        timeout=TIMEOUT_S,
     )
 
 
@@ -110,7 +110,7 @@ def test_the_script_sees_what_it_would_see_under_python(tmp_path: Path, entry: E
         node.start_agent()
         node.start_ranks(0)
         assert node.expect(RankExited).exit_code == 0
-        lines = node.log("rank-0-gen1.log").splitlines()
+        lines = node.lines("rank-0-gen1.log", 3)
         module = ["-m"] if entry is Entry.MODULE else []
         expected = under_python(node, *module, *command, "--lr", "a b").stdout.splitlines()
         assert json.loads(lines[0]) == json.loads(expected[0])
@@ -124,8 +124,8 @@ def test_what_spawned_children_make_of_the_scripts_classes_arrives(tmp_path: Pat
     with node_of(tmp_path, SPAWNS, entry=entry, command=(command,)) as node:
         node.start_agent()
         node.start_ranks(0)
-        assert node.expect(RankExited, timeout_s=60.0).exit_code == 0
-        assert node.log("rank-0-gen1.log").splitlines()[-1] == "[1.0, 4.0, 6.0] True __main__"
+        assert node.expect(RankExited).exit_code == 0
+        assert node.lines("rank-0-gen1.log", 1)[-1] == "[1.0, 4.0, 6.0] True __main__"
 
 
 def test_a_folder_or_zip_file_is_run_as_by_python(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_folder_or_zip_file_is_run_as_by_python(tmp_path: Path) -> None:
             node.start_agent()
             node.start_ranks(0)
             assert node.expect(RankExited).exit_code == 0
-            (line,) = node.log("rank-0-gen1.log").splitlines()
+            (line,) = node.lines("rank-0-gen1.log", 1)
             assert line == under_python(node, str(tmp_path / name), "--lr", "1").stdout.strip()
 
 
@@ -157,8 +157,8 @@ def test_it_ends_as_it_would_under_python(tmp_path: Path) -> None:
         for rank, (body, code) in enumerate(ENDS.items()):
             plain = under_python(node, "script.py", str(rank))
             assert ends[rank].exit_code == code == (plain.returncode if plain.returncode >= 0 else 128 - plain.returncode), body
-            output = sorted(node.log(f"rank-{rank}-gen1.log").splitlines())
-            assert output == sorted((plain.stdout + plain.stderr).splitlines()), body
+            printed = (plain.stdout + plain.stderr).splitlines()
+            assert sorted(node.lines(f"rank-{rank}-gen1.log", len(printed))) == sorted(printed), body
             raised = code == 1 and "exit" not in body
             assert bool(ends[rank].error) == (raised or code == 130), body
 
@@ -221,10 +221,10 @@ def test_torch_is_imported_once_ahead_and_without_threads(tmp_path: Path) -> Non
     with node_of(tmp_path, script, nproc_per_node=2) as node:
         node.start_agent()
         node.start_ranks(0, 1)
-        assert {node.expect(RankExited, timeout_s=40.0).exit_code for _ in range(2)} == {0}
-        found, drawn = node.log("rank-0-gen1.log").splitlines()
+        assert {node.expect(RankExited).exit_code for _ in range(2)} == {0}
+        found, drawn = node.lines("rank-0-gen1.log", 2)
         assert found == "['torch', 'torch.nn.utils.prune', 'torch.utils.benchmark'] 1 1 1"
-        assert not set(drawn.split()) & set(node.log("rank-1-gen1.log").split())
+        assert not set(drawn.split()) & set(node.lines("rank-1-gen1.log", 2)[1].split())
 
 
 def test_the_warm_process_is_replaced_when_it_dies(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_the_warm_process_is_replaced_when_it_dies(tmp_path: Path) -> None:
         agent = node.start_agent()
         node.start_ranks(0, generation=1)
         assert node.expect(RankExited).exit_code == 0
-        assert node.log("rank-0-gen1.log").strip() == str(agent.pid)  # the agent is the parent of what the warm process forks
+        assert node.lines("rank-0-gen1.log", 1) == [str(agent.pid)]  # the agent is the parent of what the warm process forks
         (warm,) = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         os.kill(int(warm), 9)
         node.start_ranks(0, generation=2)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_cluster import DEPLOY, Cluster, SlurmJob, left_on
+from slurm_cluster import DEPLOY, SLOW_TRAINING, Cluster, SlurmJob, left_on
 from training import Training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]  # the first test makes the cluster as well
@@ -112,11 +112,11 @@ def test_scancel_leaves_a_checkpoint_and_nothing_else(cluster: Cluster, tmp_path
 
 def test_a_killed_launcher_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """Slurm kills the tasks with it: no process of ours is left to clear up."""
-    job = cluster.train(tmp_path / "job", *slowed(6, 16, 26))
-    job.until_steps(8)
+    job = cluster.train(tmp_path / "job", script=SLOW_TRAINING)
+    job.until_steps(2)
     cluster.run("scancel", "--batch", "--signal=KILL", job.job_id)
     assert job.end()[0] == "FAILED"
-    job.until(lambda: not left_on(cluster), 30, "nothing is left in /dev/shm")
+    job.until(lambda: not left_on(cluster), 120, "nothing is left in /dev/shm")
 
 
 @pytest.mark.long
@@ -164,12 +164,13 @@ def test_the_time_is_up_then_the_job_is_preempted_and_each_time_it_resumes(
 
 
 def test_nodes_of_other_allocations_become_spares(cluster: Cluster, unbroken_training: Training, tmp_path: Path) -> None:
-    job = cluster.train(tmp_path / "job", "--spares", "0", *slowed(6, 16, 26), nodes=2)
-    job.until_steps(4)
+    job = cluster.train(tmp_path / "job", "--spares", "0", nodes=2, script=SLOW_TRAINING)
+    job.until_steps(2)
     options = ("--time=10", "--array=1-2")
     spares = cluster.submit(tmp_path / "spare", DEPLOY / "add-spare.sbatch", str(job.shared), options=options)
     job.until_event("node_joined", times=4)
     cluster.node("kill", "n2")
+    (job.folder / "hurry").touch()
     training = job.finished()
     training.assert_same_as(unbroken_training)
     ((ranks, spare),) = recoveries(training)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+import psutil
 from launching import until
 
 from deadpool.proto.config import Entry, JobConfig, to_json
@@ -38,7 +39,7 @@ from deadpool.proto.secret import TOKEN_KEY, make_token, token_matches, write_pr
 from deadpool.proto.version import own_version
 
 M = TypeVar("M")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0  # nothing is expected to take long, but a busy machine may
 
 # The rank's side, for scripts: `speak(message)` and `hear(kind)` over the agent's socket.
 RANK_SIDE = """
@@ -78,12 +79,12 @@ speak(m.Register(pid=os.getpid(), version=own_version()))
 class Supervisor(SupervisorServicer):
     """Answers each Hello with Welcome. `send` and `expect` speak for one agent, by its node's name."""
 
-    def __init__(self, config: JobConfig, token: str) -> None:
+    def __init__(self, config: JobConfig, token: str, generation: int = 0) -> None:
         self._config = config
         self._token = token
         self._orders: dict[str, queue.Queue[Order | None]] = {}
         self._received: dict[str, queue.Queue[AgentMessage]] = {}
-        self.generation = 0
+        self.generation = generation
         self.refusal = ""  # of every agent that says Hello
         self._server = grpc.server(ThreadPoolExecutor(16))
         add_SupervisorServicer_to_server(self, self._server)
@@ -179,9 +180,9 @@ class Node:
         self.new_supervisor()
         self.agents: list[subprocess.Popen[str]] = []
 
-    def new_supervisor(self) -> None:
-        """Starts one, after the first one's end again; agents find it by endpoint.json."""
-        self.supervisor = Supervisor(self.config, self.token)
+    def new_supervisor(self, generation: int = 0) -> None:
+        """Starts one, after the first one's end again; agents find it by endpoint.json. `generation`: of the job it knows."""
+        self.supervisor = Supervisor(self.config, self.token, generation)
         self.expect = self.supervisor.expect
         self.send = self.supervisor.send
         endpoint = {"job_id": self.config.job_id, "endpoint": self.supervisor.endpoint, "pid": os.getpid()}
@@ -235,6 +236,11 @@ class Node:
         path = self.log_dir / node_id / name
         return path.read_text() if path.exists() else ""
 
+    def lines(self, name: str, count: int) -> list[str]:
+        """Returns what a process has printed, once it has `count` lines: the agent writes them down later than it sends news."""
+        until(lambda: len(self.log(name).splitlines()) >= count, TIMEOUT_S, f"{count} lines are in {name}")
+        return self.log(name).splitlines()
+
     def close(self) -> None:
         for agent in self.agents:
             if agent.poll() is None:
@@ -247,6 +253,14 @@ class Node:
 
 def placement(rank: int, node_id: str = "node0") -> Placement:
     return Placement(rank=rank, local_rank=rank, node_id=node_id, node_rank=0)
+
+
+def lives(pid: int) -> bool:
+    """Returns whether the process runs: it is there, and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

@@ -15,6 +15,7 @@ _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
+_PATIENCE_MS = 90_000
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def browser() -> "Iterator[Browser]":
     if chromium is None:
         pytest.skip("chromium is not installed (Debian's package chromium)")
     with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=chromium, args=_ARGUMENTS)
+        opened = running.chromium.launch(executable_path=chromium, args=_ARGUMENTS, timeout=_PATIENCE_MS)
         try:
             yield opened
         finally:
@@ -35,6 +36,7 @@ def browser() -> "Iterator[Browser]":
 def opened_page(window: "Browser", address: str, *, width: int = 1180, theme: str = "light") -> "Iterator[Page]":
     """Yields the page; what it has complained of, policy and errors, fails the test in the end."""
     context = window.new_context(viewport={"width": width, "height": 900}, color_scheme="dark" if theme == "dark" else "light")
+    context.set_default_timeout(_PATIENCE_MS)
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -60,7 +60,7 @@ from deadpool.trainer_hooks.state.training_state import TrainingState
 
 WORLD = 2
 STEPS = 6
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 _PATIENCE = timedelta(seconds=PATIENCE_S)
 TOKEN = "0" * 64  # of both
 

@@ -19,8 +19,9 @@ HERE = ROOT / "tests" / "slurm"
 DEPLOY = ROOT / "deploy" / "slurm"
 EXAMPLE = ROOT / "examples" / "train_gpt.py"
 TRAINING = (str(EXAMPLE), "--steps", str(STEPS), "--loss-log", "losses", "--digest", "digests", *SMALL)
+SLOW_TRAINING = (str(ROOT / "tests" / "support" / "slowly.py"), *TRAINING)  # until there is a file `hurry` in the job's folder
 _UP_S = 280
-_COMMAND_S = 30
+_COMMAND_S = 120
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL")
 
 

@@ -10,7 +10,7 @@ import pytest
 from launching import until
 
 _SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
-_LISTENS_S = 20.0
+_LISTENS_S = 60.0
 _PRIVILEGE_SEPARATION = Path("/run/sshd")  # must be there when root starts a server
 
 needs_sshd = pytest.mark.skipif(_SSHD is None, reason="needs an ssh server (Debian: openssh-server)")
