@@ -15,7 +15,6 @@ from training import STEPS, Training, finished, start
 pytestmark = pytest.mark.e2e
 
 SIMPLE = str(Path(__file__).parents[1] / "support" / "growing.py")
-SLOWLY = tuple(word for step in (4, 14, 24) for word in ("--inject", f"slow-rank:0@{step}"))  # there is time to stop it
 
 
 def lines(path: Path) -> list[str]:
@@ -31,8 +30,8 @@ def test_stopped_started_again_and_beyond_memory(launcher: Launcher, reference: 
     """The second job loses both nodes at the same time, or one after the other: what it has then is memory, or the checkpoint."""
     folder = tmp_path / "checkpoints"
     options = ("--checkpoint-dir", str(folder))
-    stopped = start(launcher, "zero", *options, *SLOWLY)
-    until(lambda: len(lines(stopped.folder / "losses")) > 4 * 8, 150, "eight steps are done")
+    stopped = start(launcher, "zero", *options, slowly=True)  # there is time to stop it
+    until(lambda: len(lines(stopped.folder / "losses")) > 4 * 4, 150, "four steps are done")
     stopped.process.send_signal(signal.SIGTERM)
     assert stopped.wait().exit_code == 143
     (first,) = folder.glob("step-*")

@@ -48,5 +48,5 @@ def test_the_commands_for_a_running_job(launcher: Launcher) -> None:
         expected = (0, 1) if words[0] == "doctor" else (0,)  # 1: it has found something on this machine
         assert answer.returncode in expected, f"{line}\n{answer.stdout}{answer.stderr}"
     for each in following:
-        assert each.wait(60) == 0
+        assert each.wait(100) == 0
     assert job.wait().exit_code == 143

@@ -15,7 +15,8 @@ SCRIPT = str(Path(__file__).parents[1] / "support" / "growing.py")
 
 def start(launcher: Launcher, *options: str) -> Job:
     nodes = ("--standalone", "--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", "--summary-json", "summary.json")
-    return launcher.start(*nodes, *options, SCRIPT, "--steps", "400", "--step-s", "0.2", "--grows-at", "3", "--grows-by", "64")
+    steps = ("--steps", "400", "--step-s", "0.2", "--slower-from", "100")  # enough of them for whatever the test does meanwhile
+    return launcher.start(*nodes, *options, SCRIPT, *steps, "--grows-at", "3", "--grows-by", "64")
 
 
 def events(job: Job, name: str, count: int = 1) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ def test_a_lost_rank_and_a_lost_node_find_their_ranks_hot(launcher: Launcher, un
     (home,) = [name for name, node in nodes.items() if [each["rank"] for each in node["ranks"]] == [1]]
     assert {(spare, (0,)), (home, (1,))} < hot
     assert nodes[spare]["hot_ranks"] == [0]
-    assert until(lambda: {each["node_id"]: each["hot_bytes"] for each in job.status()["nodes"]}[home], 20, "memory said") > 0
+    assert until(lambda: {each["node_id"]: each["hot_bytes"] for each in job.status()["nodes"]}[home], 60, "memory said") > 0
 
     assert job.ask("inject", "kill-rank", "1").returncode == 0
     (lost_rank,) = events(job, "recovered")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from launching import Launcher
+from launching import Launcher, until
 from paired import GROUPS
 from training import finished
 
@@ -20,6 +20,8 @@ def test_a_node_is_lost_and_a_rank_when_a_call_is_under_way_in_a_group_of_the_ot
     """
     reference = finished(launcher.start(*NODES, SCRIPT))
     job = launcher.start(*NODES, "--inject", "kill-node:1@5", SCRIPT, "--die", "10")
+    until(lambda: "recovered" in [event["event"] for event in job.events()], 150, "the node is replaced")
+    (job.folder / "may-die").touch()
     broken = finished(job)
     broken.assert_same_as(reference)
     node, rank = broken.summary["recoveries"]

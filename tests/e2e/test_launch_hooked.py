@@ -51,9 +51,16 @@ def test_a_script_that_raises_is_fatal_root_cause_first(launcher: Launcher, tmp_
 
 
 def fetched(page: str) -> str:
-    with urlopen(f"http://{page}", timeout=10) as answer:
+    with urlopen(f"http://{page}", timeout=60) as answer:
         body: bytes = answer.read()
     return body.decode()
+
+
+def _has_all_stacks(job: Job) -> bool:
+    """Returns whether the ranks' stacks are in the diagnosis: on a busy machine an agent may answer too late for one."""
+    asked = job.ask("diagnose")
+    assert asked.returncode == 0, asked.stderr
+    return "<module> (" in asked.stdout and "has not answered" not in asked.stdout
 
 
 def _look_back(job: Job, past: dict[str, Any], place: str) -> None:
@@ -71,7 +78,7 @@ def _look_back(job: Job, past: dict[str, Any], place: str) -> None:
     (whole,) = [each for each in spans if each["pid"] == 0 and each["tid"] == 1]
     restored = [each for each in spans if each["name"] == "restores"]
     assert len(restored) == 4
-    slack = 1_000_000  # microseconds, for messages that are late on a busy machine
+    slack = 5_000_000  # microseconds, for messages that are late on a busy machine
     assert all(whole["ts"] - slack < each["ts"] < whole["ts"] + whole["dur"] + slack for each in restored)
 
 
@@ -107,7 +114,7 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
 
     answer = job.ask("inject", "kill-rank", "2")
     assert answer.returncode == 0, answer.stderr
-    (recovery,) = until(lambda: job.status()["recoveries"], 30, "the recovery")
+    (recovery,) = until(lambda: job.status()["recoveries"], 60, "the recovery")
     assert (recovery["class"], recovery["node"], recovery["ranks"]) == ("transient", place, [2])
     assert recovery["survivors_kept_processes"]
     now = {rank["rank"]: rank["pid"] for each in job.status()["nodes"] for rank in each["ranks"]}
@@ -118,18 +125,15 @@ def test_status_inject_events_stop(launcher: Launcher) -> None:
 
     (past,) = json.loads(job.ask("recoveries", "--json").stdout)
     assert (past["class"], past["ranks"], past["phases_s"]) == ("transient", [2], recovery["phases_s"])
-    asked = job.ask("diagnose")
-    assert asked.returncode == 0, asked.stderr
-    assert "<module> (" in asked.stdout, "the ranks' stacks"
-    assert all(f"node{number} has not answered" not in asked.stdout for number in range(3))
+    until(lambda: _has_all_stacks(job), 60, "every node has answered")
 
     lines = [json.loads(line) for line in job.ask("events", "--json").stdout.splitlines()]
     assert {"started", "hooked", "injection", "rank_exited", "recovered"} <= {line["event"] for line in lines}
     assert lines == job.events()[: len(lines)]
-    assert "recovered in" in job.err
+    until(lambda: "recovered in" in job.err, 60, "the launcher has said it")
 
     assert job.ask("stop").returncode == 0
-    assert job.wait(40).exit_code == 143
+    assert job.wait().exit_code == 143
     _look_back(job, past, place)
     last = (job.log_dir / "metrics.prom").read_text()
     assert f'deadpool_recoveries_total{{class="transient",{of_job}}} 1.0' in last

@@ -126,7 +126,7 @@ def test_strangers_on_every_port_do_a_job_no_harm(launcher: Launcher, tmp_path: 
     for port in ports:
         disturb(port)
     end.touch()
-    outcome = job.wait(60)
+    outcome = job.wait()
     for connection in open_ones:
         connection.close()
     assert outcome.exit_code == 0, outcome.err

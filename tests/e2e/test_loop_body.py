@@ -22,7 +22,7 @@ def test_logging_evaluation_checkpoint_and_early_stop(launcher: Launcher) -> Non
     die = [word for place, step in PLACES for word in ("--die", place, str(step))]
     broken = finished(start(launcher, *die))
     broken.assert_same_as(reference)
-    assert len(broken.summary["recoveries"]) == len(PLACES)
+    assert broken.summary["generations"] == 1 + len(PLACES)  # a death may come before the recovery from the one before is over
     assert broken.summary["committed_steps_lost"] == 0
 
 

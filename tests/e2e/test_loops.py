@@ -28,9 +28,9 @@ def test_a_rank_dies_in_a_later_loop_and_between_two(launcher: Launcher) -> None
     job = start(launcher, *dying(*PLACES))
     broken = finished(job)
     broken.assert_same_as(reference)
-    recoveries = broken.summary["recoveries"]
-    assert len(recoveries) == len(PLACES)
-    assert [recoveries[index]["resume_step"] for index in (0, 2)] == [4, 8]
+    assert broken.summary["generations"] == 1 + len(PLACES)  # a death may come before the recovery from the one before is over
+    plans = [event["resume_step"] for event in job.events() if event["event"] == "plan"]
+    assert (plans[0], plans[-1]) == (4, 8), plans  # a loop ends when its last state is committed
     assert broken.summary["committed_steps_lost"] == 0
     logs = "".join(log.read_text() for log in job.log_dir.glob("node*/rank-*.log"))
     assert "runs before this process has caught up" in logs

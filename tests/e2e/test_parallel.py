@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from launching import Job, Launcher, until
-from training import EVAL_EVERY, ON_8_RANKS, Training, finished, lines, lost_once_on_disk, nodes, script, start
+from training import EVAL_EVERY, ON_8_RANKS, SLOWLY, Training, finished, hurry, lines, lost_once_on_disk, nodes, script, start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -18,8 +18,6 @@ UNHOOKED = str(Path(__file__).parents[1] / "support" / "unhooked.py")
 WAYS = ("ddp", "zero", "fsdp", "hsdp", "tp-fsdp", "pp", "3d", "megatron")
 FAST = {"node": ("tp-fsdp",), "rank": ("pp",), "disk": ("pp",)}  # these run with all others
 EVALUATES = EVAL_EVERY - 1  # a step in which the held-out loss is due, after the update in whose middle injections happen
-SLOW_SCRIPT = str(Path(__file__).parents[1] / "support" / "slowly.py")
-SLOWLY = tuple(word for rank, step in ((0, 4), (1, 14), (0, 24)) for word in ("--inject", f"slow-rank:{rank}@{step}"))
 
 
 def ways(loses: str) -> list[object]:
@@ -72,10 +70,11 @@ def test_a_lost_rank(launcher: Launcher, reference: Training, parallel: str) -> 
 
 @pytest.mark.parametrize("parallel", ways("drain"))
 def test_a_drained_node(launcher: Launcher, reference: Training, parallel: str) -> None:
-    job = start(launcher, parallel, *SLOWLY)
+    job = start(launcher, parallel, slowly=True)
     until(lambda: len(lines(job.folder / "losses")) > reference.ranks, 100, "some steps are done")
     drained = job.ask("drain", "node1")
     assert drained.returncode == 0, drained.stderr
+    hurry(job)
     moved = finished(job)
     moved.assert_same_as(reference)
     one_recovery(moved, kind="planned", ranks=reference.ranks // 2)
@@ -86,7 +85,7 @@ def test_started_again_from_disk(launcher: Launcher, reference: Training, parall
     """The job ends with a lost node that nothing replaces; a second one goes on from the newest checkpoint."""
     disk = ("--checkpoint-dir", str(tmp_path / "checkpoints"), "--checkpoint-every", "4")
     alone = ("--standalone", *nodes(parallel), "--on-exhausted", "abort", "--summary-json", "summary.json")
-    ended = launcher.start(*alone, *disk, SLOW_SCRIPT, *script(parallel))
+    ended = launcher.start(*alone, *disk, SLOWLY, *script(parallel))
     lost_once_on_disk(ended)
     again = finished(job := start(launcher, parallel, *disk))
     assert found(job) >= 4

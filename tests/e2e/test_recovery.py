@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 from launching import Job, Launcher, until
-from training import Training, finished, start
+from training import Training, finished, hurry, start
 
 pytestmark = pytest.mark.e2e
 
@@ -92,12 +92,12 @@ def test_two_nodes_that_held_the_same_are_lost_together(launcher: Launcher, refe
 
 def test_a_drained_node_gives_its_ranks_to_the_spare(launcher: Launcher, reference: Training) -> None:
     """Nobody failed: it is a planned swap, and only the step that was under way is done again."""
-    slow = [word for rank, step in ((0, 4), (1, 14), (0, 24)) for word in ("--inject", f"slow-rank:{rank}@{step}")]
-    job = start(launcher, "zero", *slow)
+    job = start(launcher, "zero", slowly=True)
     until(lambda: len(lines(job)) > 5, 60, "some steps are done")
     drained = job.ask("drain", "node1", "--reason", "repair")
     assert drained.returncode == 0, drained.stderr
     assert "node1 is drained: rank 2, 3 now on node2" in drained.stderr
+    hurry(job)
     moved = finished(job)
     moved.assert_same_as(reference)
     (recovery,) = moved.summary["recoveries"]

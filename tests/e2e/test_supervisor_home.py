@@ -52,6 +52,6 @@ def test_a_stop_is_heard_where_a_node_hosts_the_supervisor(launcher: Launcher, t
     job = launcher.start("--nnodes", "2", "--journal", str(tmp_path / "shared"), "--no-python", "sleep", "300")
     until(lambda: "started" in names(job), 80, "the job runs")
     job.process.send_signal(signal.SIGTERM)
-    assert job.wait(60).exit_code == 143
+    assert job.wait().exit_code == 143
     (ended,) = [event for event in job.events() if event["event"] == "job_ended"]
     assert (ended["exit_code"], ended["reason"]) == (143, "SIGTERM received")

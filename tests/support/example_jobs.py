@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launching import Job, Launcher, until
-from training import Training, finished, lines, lost_once_on_disk
+from training import Training, finished, hurry, lines, lost_once_on_disk
 
 NODES = ("--standalone", "--nnodes", "2", "--spares", "1", "--summary-json", "summary.json")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as torchrun sets it for several ranks on a node: sums depend on how many share them
@@ -50,6 +50,7 @@ class Example:
         until(lambda: len(lines(job.folder / "losses")) > 4, 100, "some steps are done")
         asked = job.ask("drain", "node1")
         assert asked.returncode == 0, asked.stderr
+        hurry(job)
         return finished(job)
 
     def assert_starts_again_from_disk(self, launcher: Launcher, checkpoints: Path, reference: Training) -> None:

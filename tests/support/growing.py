@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--grows-at", type=int, required=True)
     parser.add_argument("--grows-by", type=int, required=True, help="numbers of 4 bytes")
-    parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--step-s", type=float, default=0.05, help="what a step takes as long as there is no file `hurry`")
+    parser.add_argument("--slower-from", type=int, default=sys.maxsize, help="the step from which on it takes ten times as long")
     parser.add_argument("--flip", type=int, nargs=2, default=(-1, -1), metavar=("RANK", "STEP"), help="once: a bad memory cell")
     args = parser.parse_args()
     run = deadpool.join()
@@ -58,7 +60,7 @@ def main() -> None:
 
     def train_step(step: int) -> float:
         if not Path("hurry").exists():
-            time.sleep(args.step_s)  # what a step of a real training takes
+            time.sleep(args.step_s if step < args.slower_from else 10 * args.step_s)
         generator = torch.Generator().manual_seed(1000 * step + run.rank)
         inputs: Tensor = torch.randn(8, 16, generator=generator)
         optimizer.zero_grad()

@@ -122,7 +122,7 @@ class Job:
         """Runs `deadpool ARGUMENTS` against this job's runtime folder."""
         return subprocess.run(
             [sys.executable, "-m", "deadpool.cli.main", *arguments],
-            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False,
+            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
         )  # fmt: skip
 
     def ask_on(self, *arguments: str) -> subprocess.Popen[bytes]:

@@ -35,7 +35,7 @@ class Started:
     def err(self) -> str:
         return self.err_path.read_text(errors="replace")
 
-    def wait(self, timeout_s: float = 80.0) -> int:
+    def wait(self, timeout_s: float = 150.0) -> int:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:

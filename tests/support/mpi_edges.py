@@ -25,7 +25,8 @@ from deadpool.trainer_hooks.protection.edge_client import EdgeClient
 from deadpool.trainer_hooks.protection.replicate import VaultClient
 
 TOKEN = make_token()
-GROWING = (str(Path(__file__).parent / "growing.py"), "--steps", "200", "--step-s", "0.4", "--grows-at", "3", "--grows-by", "64")
+_STEPS = ("--steps", "200", "--step-s", "0.4", "--slower-from", "50")
+GROWING = (str(Path(__file__).parent / "growing.py"), *_STEPS, "--grows-at", "3", "--grows-by", "64")
 WAIT_S = 90.0
 ITEM_BYTES, ITEMS = 3_000_001, 3  # 9 MB: three pieces, and none of them an item
 CUTS = (0, 1000, ITEM_BYTES, 5_000_000)  # where parts of it begin

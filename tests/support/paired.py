@@ -1,12 +1,14 @@
 """A training on four ranks; each pair of them has many groups of its own, as tensor and pipeline parallelism within a node have.
 
-Every call of every group goes into the loss. `--die STEP`: the last rank kills itself there, once, when rank 0 is about to be in
-a call of a group of its pair, to which rank 1 comes only after a message from the last rank.
+Every call of every group goes into the loss. `--die STEP`: the last rank kills itself there, once and when there is
+the file `may-die`, while rank 0 is about to be in a call of a group of its pair, to which rank 1 comes only after a message from
+the last rank.
 """
 
 import argparse
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,8 @@ def main() -> None:
             dist.recv(token, 0)
             if step == args.die and not mark.exists():
                 mark.touch()
+                while not Path("may-die").exists():
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGKILL)
             dist.send(token, 1)
         elif run.rank == 1:

@@ -24,7 +24,7 @@ class SshServers:
         self._folder.mkdir()
         for name in ("host_key", "key"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name)]
-            subprocess.run(command, stdin=subprocess.DEVNULL, timeout=30, check=True)
+            subprocess.run(command, stdin=subprocess.DEVNULL, timeout=100, check=True)
         (self._folder / "known_hosts").write_text(f"machines {(self._folder / 'host_key.pub').read_text()}")
         settings = [f"Port {port}", f"IdentityFile {self._folder / 'key'}", "IdentitiesOnly yes", "HostKeyAlias machines"]
         settings += [f"UserKnownHostsFile {self._folder / 'known_hosts'}", "GlobalKnownHostsFile /dev/null"]

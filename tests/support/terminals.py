@@ -68,5 +68,5 @@ def terminal(*command: str, environment: Mapping[str, str], folder: Path, lines:
         yield Terminal(ours, process)
     finally:
         process.terminate()
-        process.wait(30.0)
+        process.wait(60.0)
         os.close(ours)

@@ -16,6 +16,7 @@ EVAL_EVERY = 12
 SMALL = ("--layers", "2", "--width", "32", "--context", "32", "--batch", "2", "--eval-every", str(EVAL_EVERY))
 SMALL_MEGATRON = ("--layers", "1", "--width", "32", "--context", "32", "--eval-every", str(EVAL_EVERY))
 ON_8_RANKS = ("3d", "megatron")
+SLOWLY = str(ROOT / "tests" / "support" / "slowly.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,15 @@ def nodes(way: str) -> tuple[str, ...]:
     return ("--nnodes", "2", "--nproc-per-node", "4" if way in ON_8_RANKS else "2")
 
 
-def start(launcher: Launcher, way: str, *options: str, steps: int = STEPS, training: Sequence[str] = ()) -> Job:
-    """Starts that training on two nodes and a spare. `options` are the launcher's, `training` the script's."""
+def start(
+    launcher: Launcher, way: str, *options: str, steps: int = STEPS, training: Sequence[str] = (), slowly: bool = False
+) -> Job:
+    """Starts that training on two nodes and a spare. `options` are the launcher's, `training` the script's.
+
+    `slowly`: each step takes a second more (slowly.py), until hurry().
+    """
     ours = ("--standalone", *nodes(way), "--spares", "1", "--summary-json", "summary.json", *options)
-    return launcher.start(*ours, *script(way, steps=steps), *training)
+    return launcher.start(*ours, *((SLOWLY,) if slowly else ()), *script(way, steps=steps), *training)
 
 
 def finished(job: Job) -> Training:
@@ -80,5 +86,5 @@ def lines(path: Path) -> set[str]:
 
 
 def hurry(job: Job) -> None:
-    """The steps of growing.py take no longer than they need from now on."""
+    """The steps of growing.py, or of what slowly.py runs, take no longer than they need from now on."""
     (job.folder / "hurry").touch()
