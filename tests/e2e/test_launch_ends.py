@@ -117,4 +117,4 @@ def test_a_dead_node_takes_its_processes_and_its_vault_with_it(launcher: Launche
     outcome = job.wait()
     assert outcome.exit_code == 1
     assert node["node_id"] in outcome.err
-    assert not job.pids()
+    until(lambda: not job.pids(), GONE_WITHIN_S, "its processes are gone")

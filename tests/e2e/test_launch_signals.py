@@ -34,4 +34,4 @@ def test_ranks_get_the_signal_that_came(launcher: Launcher, tmp_path: Path, sent
     assert outcome.exit_code == 128 + sent[-1]
     assert outcome.out.count(f"heard {sent[-1].name}") == 2
     assert sent[-1].name in outcome.err
-    assert not job.pids()
+    until(lambda: not job.pids(), 60, "its processes are gone")
