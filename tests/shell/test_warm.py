@@ -117,6 +117,7 @@ def test_the_script_sees_what_it_would_see_under_python(tmp_path: Path, entry: E
         assert lines[1:] == expected[1:] == ["a thread's last words", "at exit"]
 
 
+@pytest.mark.timeout(400)  # four processes import torch, one after the other
 @pytest.mark.parametrize("entry", [Entry.SCRIPT, Entry.MODULE])
 def test_what_spawned_children_make_of_the_scripts_classes_arrives(tmp_path: Path, entry: Entry) -> None:
     """Where torch was imported ahead, and multiprocessing with it."""

@@ -78,10 +78,10 @@ class Receiver:
         self._connections: list[socket.socket] = []
 
     def connect(self, token: str = TOKEN) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=10.0)
+        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=50.0)
         self._connections.append(connection)
         prove_as_client(connection, token)
-        connection.settimeout(10.0)
+        connection.settimeout(50.0)
         return connection
 
     def steps(self) -> set[int]:

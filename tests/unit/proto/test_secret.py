@@ -37,7 +37,7 @@ def meet(client_token: str, server_token: str) -> tuple[BaseException | None, Ba
     with pair() as (left, right), ThreadPoolExecutor() as pool:
         client = pool.submit(close_after, secret.prove_as_client, left, client_token)
         server = pool.submit(close_after, secret.check_as_server, right, server_token)
-        return client.exception(timeout=10), server.exception(timeout=10)
+        return client.exception(timeout=50), server.exception(timeout=10)
 
 
 def test_two_that_know_the_token_are_convinced() -> None:
@@ -59,7 +59,7 @@ def test_a_server_without_the_token_is_found_out() -> None:
         right.sendall(bytes(32))
         answer = receive_exactly(right, 64)
         right.sendall(answer[:32])  # the client's own proof, sent back
-        error = client.exception(timeout=10)
+        error = client.exception(timeout=50)
     assert isinstance(error, ProtocolError)
     assert token.encode() not in answer
 

@@ -15,7 +15,7 @@ from deadpool.proto.generated.rank_pb2_grpc import AgentServicer, add_AgentServi
 from deadpool.proto.messages import RankOrder, Register, Release
 from deadpool.trainer_hooks.link import Link
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 Serving = Callable[[Iterator[rank_pb2.RankMessage], Any], Iterator[rank_pb2.RankOrder]]
 
 

@@ -121,7 +121,7 @@ def test_the_newest_xid_is_kept() -> None:
 def test_they_are_read_beside_the_heartbeats() -> None:
     gpus = Gpus(Nvml(FakeNvml()))
     gpus.start()
-    until(lambda: Reading(name="gpu_temperature_c", value=61.0) in gpus.readings, 10, "they have been read once")
+    until(lambda: Reading(name="gpu_temperature_c", value=61.0) in gpus.readings, 50, "they have been read once")
     gpus.close()
 
 

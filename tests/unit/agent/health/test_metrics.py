@@ -65,7 +65,7 @@ def test_each_agent_of_a_machine_finds_a_port_after_the_supervisors() -> None:
     ):
         assert 9407 < first < second
         for port in (first, second):
-            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=50) as page:
                 body = page.read().decode()
             assert 'deadpool_agent_generation{job_id="j",node="n"} 3.0' in body
             assert "process_resident_memory_bytes" in body

@@ -201,7 +201,7 @@ def test_a_send_that_gloo_has_lost_is_not_waited_for_once_its_connections_have_e
         generation.break_up("the test")
         assert not generation.wait_until_ended(0.01)
         of_gloo.close()
-        until(lambda: generation.wait_until_ended(0.01), 10, "the lost send is given up")
+        until(lambda: generation.wait_until_ended(0.01), 50, "the lost send is given up")
         assert not generation.has_ended(), "nor freed"
         client.close()
 
