@@ -82,8 +82,10 @@ class TrainingState:
         Gradients that no optimizer has used in the step before wait for a later one: they are among them. The same list object
         as before when the process still holds the same tensors, in the same memory.
         """
-        self._gradients_wait(self._unused_gradients())
-        return self._inventory().held
+        now = self._inventory()
+        if (waiting := self._unused_gradients(now)) != now.waiting:
+            self._look_again(waiting)
+        return self._now.held
 
     def capture_meta(self) -> Meta:
         """Returns everything that is not a tensor of `held`, which was called just before. A copy: what changes later does not
@@ -194,7 +196,7 @@ class TrainingState:
             self._look_again(self._now.waiting)
         return self._now
 
-    def _unused_gradients(self) -> tuple[str, ...]:
+    def _unused_gradients(self, now: Inventory) -> tuple[str, ...]:
         """Returns the names of the parameters that have them."""
         stepped = set(map(id, self._stepped))
         waiting = [optimizer for optimizer in self._own_optimizers if id(optimizer) not in stepped]
@@ -202,7 +204,6 @@ class TrainingState:
             return ()
         wanted = {id(each) for optimizer in waiting for each in parameters_of(optimizer)}
         owned = {id(each) for optimizer in self._own_optimizers for each in parameters_of(optimizer)}
-        now = self._inventory()
         return tuple(
             now.names.of(tensor)
             for path, tensor in now.tensors.items()

@@ -166,3 +166,41 @@ def test_what_is_held_is_the_memory_that_the_model_uses(move: Callable[[Training
     entries = training.optimizer.state[training.model.get_parameter("0.weight")]
     assert torch.equal(held["optimizer/optimizer/model.0.weight/exp_avg"], entries["exp_avg"])
     assert training.state.held() is training.state.held()
+
+
+def _other_data(parameter: torch.Tensor) -> None:
+    parameter.data = parameter.data.clone()
+
+
+@torch.no_grad()
+def _other_storage(parameter: torch.Tensor) -> None:
+    parameter.set_(parameter.clone())  # type: ignore[call-overload]  # a tensor alone will do
+
+
+def _larger_storage(parameter: torch.Tensor) -> None:
+    parameter.untyped_storage().resize_(1 << 20)
+
+
+@pytest.mark.parametrize("change", [_other_data, _other_storage, _larger_storage])
+@pytest.mark.parametrize("waits", [True, False])
+def test_other_memory_is_held_where_gradients_begin_or_end_to_wait_at_the_same_boundary(
+    change: Callable[[torch.Tensor], None], waits: bool
+) -> None:
+    training = Training()
+    weight = next(training.model.parameters())
+    training.step()
+    for unused in (not waits, waits):
+        training.state.step_begins()
+        training.step()
+        if unused:
+            training.state.step_begins()  # the gradients that are there wait for the optimizer's next step
+        address = weight.data_ptr()
+        if unused is waits:
+            change(weight)
+            assert weight.data_ptr() != address
+        held = training.state.held()
+        tensors = {each.key: each.tensor for each in held}
+        assert any(key.startswith("gradient/") for key in tensors) is unused
+        assert tensors["model/model.0.weight"].is_set_to(weight)
+        assert tensors["model/model.0.weight"].data_ptr() == weight.data_ptr()
+        assert training.state.held() is held
