@@ -18,7 +18,7 @@ SCRIPT = str(Path(__file__).parents[1] / "support" / "growing.py")
 
 def start(launcher: Launcher, *options: str) -> Job:
     nodes = ("--standalone", "--nnodes", "3", "--nproc-per-node", "1", "--spares", "3", "--replicas", "2")
-    training = ("--steps", "200", "--step-s", "0.1", "--grows-at", "0", "--grows-by", "64")
+    training = ("--steps", "200", "--step-s", "0.1", "--slower-from", "50", "--grows-at", "0", "--grows-by", "64")
     return launcher.start(*nodes, "--summary-json", "summary.json", *options, SCRIPT, *training)
 
 

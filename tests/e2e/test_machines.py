@@ -14,7 +14,7 @@ from launching import until
 from machines import Machines, Started, machines, wait_for_text
 from mpi_edges import GROWING, needs_mpi
 from ssh_servers import SshServers, needs_sshd
-from training import ROOT, SMALL, STEPS, Training
+from training import ROOT, SLOWLY, SMALL, STEPS, Training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")]
 
@@ -68,11 +68,10 @@ def test_the_same_command_on_each_machine(three: Machines) -> None:
 
 
 def hooked(*more: str) -> tuple[str, ...]:
-    """The example, of which twenty steps take longer: there is time to do something to a machine."""
-    slowly = ("--inject", "slow-rank:0@6", "--inject", "slow-rank:0@16")
+    """The example, whose steps take longer until there is a file `hurry`: there is time to do something to a machine."""
     training = ("--steps", str(STEPS), "--loss-log", "losses", "--digest", "digests", *SMALL)
     own = ("--nproc-per-node", "2", "--summary-json", "summary.json", "--log-dir", "logs")
-    return (*own, *slowly, *more, str(ROOT / "examples" / "train_gpt.py"), *training)
+    return (*own, *more, SLOWLY, str(ROOT / "examples" / "train_gpt.py"), *training)
 
 
 def over_ssh(three: Machines, *names: str) -> dict[str, str]:
@@ -95,6 +94,7 @@ def until_steps(three: Machines, steps: int) -> None:
 
 
 def assert_unbroken(three: Machines, jobs: Sequence[Started], spare: str, reference: Training) -> None:
+    (three.folder / "hurry").touch()
     assert [job.wait(150) for job in jobs] == [0] * len(jobs), "\n".join(job.err for job in jobs)
     summary = json.loads((three.folder / "summary.json").read_text())
     training = Training(three.folder / "losses", three.folder / "digests", summary)

@@ -15,7 +15,7 @@ SHM_BYTES = 96 << 20
 
 
 def start(launcher: Launcher, *options: str) -> Job:
-    growing = ("--steps", str(STEPS), "--grows-at", str(GROWS_AT), "--grows-by", str(GROWS_BY))
+    growing = ("--steps", str(STEPS), "--grows-at", str(GROWS_AT), "--grows-by", str(GROWS_BY), "--slower-from", "50")
     nodes = ("--standalone", "--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", "--summary-json", "summary.json")
     return launcher.start(*nodes, *options, SCRIPT, *growing, shm_bytes=SHM_BYTES)
 

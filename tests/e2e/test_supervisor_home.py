@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from launching import Job, Launcher, until
-from training import Training, finished, start
+from training import Training, finished, hurry, start
 
 pytestmark = pytest.mark.e2e
-LONG_STEPS = 150
 
 
 def names(job: Job) -> list[str]:
@@ -18,15 +17,16 @@ def names(job: Job) -> list[str]:
 
 
 @pytest.mark.long
-def test_killed_in_a_step_and_in_a_recovery(launcher: Launcher) -> None:
+def test_killed_in_a_step_and_in_a_recovery(launcher: Launcher, reference: Training) -> None:
     """Neither is noticed by the ranks; what was under way goes on in the same generation.
 
     They train on for as long as there is no supervisor, so the training must not be over by then.
     """
-    reference = finished(start(launcher, "zero", steps=LONG_STEPS))
-    job = start(launcher, "zero", "--inject", "kill-supervisor:0@6", "--inject", "kill-node:1@14", steps=LONG_STEPS)
+    job = start(launcher, "zero", "--inject", "kill-supervisor:0@3", "--inject", "kill-node:1@10", slowly=True)
     until(lambda: names(job).count("generation") == 2, 150, "a recovery has begun")
     os.kill(json.loads((job.job_folder / "endpoint.json").read_text())["pid"], signal.SIGKILL)
+    until(lambda: names(job).count("supervisor_started") == 2, 100, "another supervisor is there")
+    hurry(job)
     broken = finished(job)
     broken.assert_same_as(reference)
     summary = broken.summary
