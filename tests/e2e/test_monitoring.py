@@ -98,7 +98,7 @@ def test_the_page_shows_a_swap_as_it_happens(launcher: Launcher) -> None:
         until((job.job_folder / "endpoint.json").exists, 60, "the supervisor listens")
         link = job.ask("dashboard").stdout.strip()
         address, _, key = link.partition("#")
-        assert f"deadpool: page: {address.rstrip('/')}" in job.err
+        until(lambda: f"deadpool: page: {address.rstrip('/')}" in job.err, 60, "the launcher has said where")
         assert key not in job.err
         with opened_page(window, address) as stranger:
             stranger.get_by_label("Key").wait_for()
@@ -107,11 +107,9 @@ def test_the_page_shows_a_swap_as_it_happens(launcher: Launcher) -> None:
             page.get_by_role("heading", name=job.job_id).wait_for()
             until(lambda: job.status()["commit_step"] > 3, 80, "steps are committed")
             assert job.ask("inject", "kill-node", "1").returncode == 0
-            row = page.get_by_role("row").filter(has_text="node1 lost")
-            row.wait_for()
-            assert "node2 took rank 1" in row.inner_text()
+            page.get_by_role("row").filter(has_text="node1 lost").filter(has_text="node2 took rank 1").wait_for()
             page.get_by_role("log").filter(has_text="Recovered in").wait_for(state="attached")
             assert job.ask("stop").returncode == 0
             page.get_by_text("the job has ended", exact=True).wait_for()
-            assert page.get_by_role("status").filter(has_text="The job was stopped: deadpool stop").is_visible()
+            page.get_by_role("status").filter(has_text="The job was stopped: deadpool stop").wait_for()
         assert job.wait().exit_code == 143
