@@ -6,6 +6,7 @@ is told of. `--gather-from STEP`: from then on a step has an all_gather, which h
 
 import argparse
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import deadpool
 
 STEPS = 1_000_000  # no test goes so far
+STEP_S = 0.05  # what a step of a real training takes: all that are done here are done again by hand
 SIZE = 8
 
 
@@ -77,6 +79,7 @@ def main() -> None:
     guard = run.protect(model=model, optimizer=optimizer)
 
     def train_step(step: int) -> dict[str, float | str]:
+        time.sleep(STEP_S)
         optimizer.zero_grad()
         loss = loss_of(model, step, run.rank)
         loss.backward()  # type: ignore[no-untyped-call]
