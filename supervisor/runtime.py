@@ -339,13 +339,11 @@ class Runtime:
             self._watch(event, now_s)
         trouble = self._journal.trouble
         commands = self._journal.handle(*events, now_s=now_s)
-        self._acknowledge(events, all_streams=bool(trouble))
+        self._journal_asked(events, trouble)
         self._carry_out(commands)
         for event in events:
             if isinstance(event, FromAgent) and isinstance(event.message, Hello):  # Welcome is on its way
                 self._route(self._relays.joined(event.node_id, event.message.hint, through=self._relay_of(event.node_id)))
-        if bool(trouble) != bool(self._journal.trouble):
-            self._say_of_journal(self._journal.trouble)
 
     def _watch(self, event: Event, now_s: float) -> None:
         """What is seen of agents and steps beside the core."""
@@ -368,6 +366,12 @@ class Runtime:
                 self._relays.left(node_id)
                 if (relay := self._relay_streams.get(node_id)) is not None:
                     self.relay_closed(relay)
+
+    def _journal_asked(self, events: Sequence[Event], trouble: str) -> None:
+        """What follows from whether what was written is on the disk now. `events`: that it was, if any; `trouble`: before it."""
+        self._acknowledge(events, all_streams=bool(trouble))
+        if bool(trouble) != bool(self._journal.trouble):
+            self._say_of_journal(self._journal.trouble)
 
     def _say_of_journal(self, trouble: str) -> None:
         fields: dict[str, Value] = {"reason": trouble} if trouble else {}
@@ -400,8 +404,11 @@ class Runtime:
                         own_s=each.own_s, median_s=each.median_s, over=each.over,
                     )
                 )  # fmt: skip
+        trouble = self._journal.trouble
         while commands := self._journal.tick(now_s=now_s):
+            self._journal_asked((), trouble)
             self._carry_out(commands)
+            trouble = self._journal.trouble
 
     def _next_deadline_s(self) -> float:
         deadline_s = self.job.next_deadline_s()

@@ -12,8 +12,11 @@ from deadpool.proto.config import JobConfig
 from deadpool.proto.convert import decode_order, order_body
 from deadpool.proto.generated import agent_pb2
 from deadpool.proto.messages import Heartbeat, Hello, HostTrouble, Inject, OpenStore, Told, Welcome
+from deadpool.supervisor.core import Job
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import LineFile
+from deadpool.supervisor.journal.replay import ReplayedJob
+from deadpool.supervisor.model.commands import Command, Note
 from deadpool.supervisor.runtime import Runtime
 from deadpool.supervisor.streams import RelayStream, Stream
 
@@ -47,11 +50,12 @@ def run(
     happens: Callable[[Runtime], Awaitable[None]],
     disk: type[LineFile] = LineFile,
     clock: Callable[[], float] = time.monotonic,
+    past: ReplayedJob | None = None,
 ) -> list[str]:
     """Returns the names of the events that were noted of a job of one node and a spare, on its way to its first generation."""
 
     async def job(journal: LineFile, events: LineFile) -> None:
-        runtime = Runtime(CONFIG, journal=journal, events=EventLog(events), clock=clock)
+        runtime = Runtime(CONFIG, journal=journal, events=EventLog(events), clock=clock, past=past)
         loop = asyncio.create_task(runtime.run())
         await happens(runtime)
         await rounds()
@@ -153,6 +157,51 @@ def test_agents_hear_of_what_is_on_the_disk_alone(tmp_path: Path) -> None:
 
     run(tmp_path, happens, Disk)
     assert heard == [(1,), (1,), (2,)]
+
+
+class DueJob(Job):
+    """A job with a deadline that has passed whenever a test says so."""
+
+    due = False
+
+    def next_deadline_s(self) -> float | None:
+        return 0.0 if self.due else super().next_deadline_s()
+
+    def tick(self, *, now_s: float) -> list[Command]:
+        due, self.due = self.due, False
+        return [Note(cause="deadline", event="passed", generation=0, fields={})] if due else super().tick(now_s=now_s)
+
+
+@pytest.mark.parametrize("full_at", ["message", "deadline"])
+@pytest.mark.parametrize("written_at", ["message", "deadline"])
+def test_a_journal_that_cannot_be_written_is_noted_and_its_end_is(tmp_path: Path, full_at: str, written_at: str) -> None:
+    """Whatever it is that is written when the disk is full, and when there is room again; agents hear of what has waited."""
+    job = DueJob(CONFIG)
+
+    async def happens(runtime: Runtime) -> None:
+        async def write(at: str, number: int) -> None:
+            job.due = at == "deadline"
+            if at == "message":
+                runtime.heard(behind, HostTrouble(kind="log-disk", text=""), number=number)
+            else:
+                runtime.heard(behind, Heartbeat(generation=0))  # nothing is written for it; the clock is looked at
+            await rounds()
+
+        relay = RelayStream("node0")
+        runtime.relay_opened(relay, "door")
+        behind: Stream = runtime.attend(hello(0, 1), relay, 1)
+        await rounds()
+        Disk.full = True
+        await write(full_at, 1)
+        runtime.heard(behind, HostTrouble(kind="log-disk", text=""), number=2)
+        await rounds()
+        assert relay.heard == {1: 0}
+        Disk.full = False
+        await write(written_at, 3)
+        assert relay.heard == {1: job.state.roster.nodes["node0"].session.heard}
+
+    names = run(tmp_path, happens, Disk, past=ReplayedJob(job=job))
+    assert [name for name in names if name.startswith("journal")] == ["journal_unwritable", "journal_written_again"]
 
 
 async def rounds() -> None:
