@@ -89,7 +89,7 @@ def _dotted(instruction: dis.Instruction, before: tuple[str, ...]) -> tuple[str,
     """Returns the name with its attributes as far as it has been read, () when the instruction reads something else."""
     if instruction.opname in _PART and before:
         return (*before, instruction.argval)
-    if instruction.opname in ("CACHE", "PRECALL", "PUSH_NULL"):
+    if instruction.opname in ("CACHE", "PRECALL", "PUSH_NULL", "COPY"):
         return before
     accesses = list(_accesses(instruction))
     return (accesses[-1][1],) if accesses and accesses[-1][0] == "LOAD" else ()

@@ -7,18 +7,29 @@ and one of these was not what it had been before the step, it is the likely caus
 import contextvars
 import functools
 import os
+import random
 import threading
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from inspect import getgeneratorlocals, getgeneratorstate
-from itertools import count, islice
+from enum import Enum
+from inspect import getgeneratorlocals, getgeneratorstate, getmro
+from itertools import chain, count, islice
 from operator import length_hint
 from secrets import token_hex
-from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -26,12 +37,12 @@ from torch.utils.data import DataLoader
 
 from deadpool.trainer_hooks.drill.digests import digest
 from deadpool.trainer_hooks.drill.plain_values import generator_state, is_clock_reading, is_plain, plain_text
-from deadpool.trainer_hooks.drill.reached import OURS, Reached, hooks_in, is_of_script
+from deadpool.trainer_hooks.drill.reached import OURS, Reached, global_hooks, hooks_in, is_of_script, never_alike
 from deadpool.trainer_hooks.drill.verdict import ATTRIBUTE, CALL, KEEPS, UNPROTECTED, UNSEEN
 
 _DEPTH = 8
 _VALUES_MAX = 20_000
-_ROW_MAX = 10_000  # longer containers are not looked into
+_ROW_MAX = 10_000  # of longer containers only numbers and texts are looked at
 _LEFT_OUT = (
     "threading",
     "logging",
@@ -56,6 +67,9 @@ _LAUNCHED = ("DEADPOOL_", "MASTER_", "TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_
 _OF_MODULES = frozenset(vars(nn.Module()))
 _OF_OPTIMIZERS = frozenset((*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "step", "optim"))
 _OF_LOADERS = ("dataset", "sampler", "batch_sampler", "collate_fn")
+_QUICK_MAX = 4_000_000
+_QUICK = (type(None), bool, int, float, str)  # written down by the million
+_OF_NO_CLASS = ("types", "argparse")  # their namespaces are of the script, whatever the names in them
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
@@ -79,7 +93,7 @@ def loose_of(
             looked.attributes(f"{ATTRIBUTE}{{}} of module {name}{f'.{path}' if path else ''}", module)
     for name, optimizer in optimizers.items():
         looked.attributes(f"{ATTRIBUTE}{{}} of {name}", optimizer)
-    for each in (step, *hooks_in((models, optimizers))):
+    for each in (step, *hooks_in((models, optimizers)), *global_hooks()):
         looked.reached.add(each)
     if loader is not None:
         looked.named("loader", loader)
@@ -101,6 +115,7 @@ class _Looked:
         self.reached = Reached()
         self.found: dict[str, str] = {}
         self._seen: dict[int, Any] = {}
+        self._owners: dict[int, Any] = {}
         for each in known:
             for owner in each.modules() if isinstance(each, nn.Module) else (each,):
                 self._seen[id(owner)] = owner
@@ -112,6 +127,10 @@ class _Looked:
         """Takes down what a model's module, or an optimizer, keeps for itself. `where`: with {} for the attribute's name."""
         for name, value in _attributes(owner):
             self._look(where.format, name, value, _DEPTH)
+        if isinstance(owner, nn.Module):
+            for name, tensor in {**owner._parameters, **owner._buffers}.items():
+                self._kept_on(where.format, name, tensor, _DEPTH)
+        self._classes(type(owner), _DEPTH)
 
     def named(self, name: str, value: Any) -> None:
         self._look("{}".format, name, value, _DEPTH)
@@ -125,7 +144,10 @@ class _Looked:
             return
 
     def _take(self, label: Callable[[str], str], path: str, value: Any, depth: int) -> None:
+        if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
+            value = value.tolist()
         if is_plain(value):
+            self._kept_on(label, path, value, depth)
             if not is_clock_reading(value) and not (isinstance(value, torch.Tensor) and id(value) in self._seen):
                 self._put(label, path, "variable", plain_text(value))
             return
@@ -134,7 +156,17 @@ class _Looked:
         self._seen[id(value)] = value
         if (state := generator_state(value)) is not None:
             self._put(label, path, "random generator", digest(state))
-        elif isinstance(value, functools.partial | FunctionType | MethodType | property):
+            self._kept_on(label, path, value, depth)
+        elif isinstance(value, random.SystemRandom):
+            self.reached.calls[f"{path} (a random.SystemRandom)"] = None
+        elif never_alike(value):
+            self.reached.calls[f"{path}()"] = None
+        elif isinstance(value, BuiltinMethodType | MethodWrapperType | MethodType):
+            self._look(label, path, value.__self__, depth - 1)
+            self.reached.add(getattr(value, "__func__", None))
+        elif isinstance(value, weakref.ref):
+            self._look(label, path, value(), depth - 1)
+        elif isinstance(value, functools.partial | FunctionType | property):
             self.reached.add(value)
         elif hasattr(value, "cache_info"):
             self._put(label, path, "variable", f"{value.cache_info().misses} answers kept")
@@ -142,31 +174,75 @@ class _Looked:
             self.reached.add(value)
         elif isinstance(value, contextvars.ContextVar):
             self._look(label, path, value.get(None), depth)
-        elif isinstance(value, Iterator):
+        elif isinstance(value, Iterator) and not is_of_script(type(value)):
             if (place := _place_of(value)) is not None:
                 self._put(label, path, "iterator", place)
+            self._made_of(label, path, value, depth)
         elif value is os.environ:
             for key, text in value.items():
                 if not key.startswith(_LAUNCHED):
                     self._put(label, f"{path}[{key!r}]", "variable", digest(text))
         elif isinstance(value, _CONTAINERS):
             self._look_into(label, path, value, depth)
+            self._kept_on(label, path, value, depth)
+        elif hasattr(value, "get_obj") and hasattr(value, "get_lock"):  # of multiprocessing
+            self._look(label, path, value.get_obj(), depth - 1)
         elif not isinstance(value, ModuleType):
             self._object(label, path, value, depth)
 
     def _put(self, label: Callable[[str], str], path: str, kind: str, text: str) -> None:
         shown = label(path)
-        self.found[shown if shown.startswith((ATTRIBUTE, UNPROTECTED)) else f"{kind} {shown}"] = text
+        name = shown if shown.startswith((ATTRIBUTE, UNPROTECTED)) else f"{kind} {shown}"
+        names = chain((name,), (f"{name} ({number})" for number in count(2)))  # two may have the same one
+        self.found[next(each for each in names if self.found.get(each, text) == text)] = text
+
+    def _kept_on(self, label: Callable[[str], str], path: str, value: Any, depth: int) -> None:
+        """Takes down what a script has attached to a tensor, or keeps in a subclass of a container, an array, a generator."""
+        kind = type(value)
+        if isinstance(value, Enum) or not (isinstance(value, torch.Tensor | numpy.ndarray) or is_of_script(kind)):
+            return
+        if id(value) not in self._owners:
+            self._owners[id(value)] = value
+            for name, part in list(getattr(value, "__dict__", {}).items()):
+                if not name.startswith(("__", "_dynamo")):
+                    self._look(label, f"{path}.{name}", part, depth - 1)
+            self._classes(kind, depth)
+
+    def _classes(self, kind: type, depth: int) -> None:
+        """Takes down what the classes of the script keep that this one is made of, and its metaclass."""
+        for each in (*getmro(kind), *getmro(type(kind))):
+            if is_of_script(each):
+                self._look("{}".format, each.__name__, each, depth - 1)
+
+    def _made_of(self, label: Callable[[str], str], path: str, iterator: Iterator[Any], depth: int) -> None:
+        """Looks into what an iterator runs: the names that a generator will read, the functions and iterators of others."""
+        if isinstance(iterator, GeneratorType):
+            own = getgeneratorlocals(iterator)
+            parts = () if iterator.gi_frame is None else self.reached.in_frame(iterator.gi_frame)
+            named = [(f"{path}.{name}" if name in own else name, part) for name, part in parts]
+        else:
+            named = [(path, part) for part in _reduced(iterator)]
+        for name, part in named:
+            if isinstance(part, Iterator) and not is_of_script(type(part)):
+                if depth > 0:
+                    self._made_of(label, name, part, depth - 1)
+            elif not is_plain(part) and not isinstance(part, _CONTAINERS):
+                self._look(label, name, part, depth - 1)
 
     def _look_into(self, label: Callable[[str], str], path: str, value: Any, depth: int) -> None:
         """Takes down a container: as one value where there are only plain ones in it, else each part."""
         if len(value) > _ROW_MAX:
-            self._put(label, path, "variable", f"{len(value)} entries")
+            parts = chain(value.keys(), value.values()) if isinstance(value, Mapping) else iter(value)
+            shown = [part for part in islice(parts, _QUICK_MAX) if type(part) in _QUICK]
+            self._put(label, path, "variable", f"{len(value)} entries, {digest(repr(shown))}")
             return
         mapping = isinstance(value, Mapping)
         rows = list(value.items()) if mapping else list(enumerate(value))
         if all(is_plain(part) and not isinstance(part, torch.Tensor) for _, part in rows):
-            texts = [f"{key!r}: {plain_text(part)}" if mapping else plain_text(part) for key, part in rows]
+            keys = (repr(key) if is_plain(key) or isinstance(key, tuple | type) else type(key).__name__ for key, _ in rows)
+            texts = [
+                f"{key}: {plain_text(part)}" if mapping else plain_text(part) for key, (_, part) in zip(keys, rows, strict=True)
+            ]
             texts = sorted(texts) if isinstance(value, set | frozenset | weakref.WeakSet) else texts
             self._put(label, path, "variable", _row(texts))
             return
@@ -182,8 +258,7 @@ class _Looked:
         if left_out and not isinstance(value, threading.local):
             return
         self.reached.add_class(kind)
-        if is_of_script(kind) and not isinstance(value, type):
-            self._look(label, kind.__name__, kind, depth - 1)
+        self._classes(kind, depth)
         if isinstance(value, nn.Module):
             for name, tensor in {**value._parameters, **value._buffers}.items():
                 self._look(f"{UNPROTECTED}model {{}}".format, f"{path}.{name}", tensor, depth - 1)
@@ -209,7 +284,11 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, getattr(owner, name)) for name in _OF_LOADERS)
         return
     without = _OF_MODULES if isinstance(owner, nn.Module) else _OF_OPTIMIZERS if isinstance(owner, Optimizer) else ()
-    shows_all = is_of_script(kind) or (hasattr(owner, "state_dict") and not isinstance(owner, nn.Module | Optimizer))
+    shows_all = (
+        is_of_script(kind)
+        or kind.__module__ in _OF_NO_CLASS
+        or (hasattr(owner, "state_dict") and not isinstance(owner, nn.Module | Optimizer))
+    )
     kept: dict[str, Any] = {}
     if not isinstance(owner, type):
         slots = [getattr(each, "__slots__", ()) for each in kind.__mro__]
@@ -217,9 +296,27 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
         kept = {name: getattr(owner, name) for name in names if name not in ("__dict__", "__weakref__") and hasattr(owner, name)}
     kept |= dict(getattr(owner, "__dict__", {}))
     for name, value in kept.items():
-        code = isinstance(owner, type) and (callable(value) or isinstance(value, classmethod | staticmethod | property))
+        code = isinstance(owner, type) and (name.startswith("_abc_") or _is_code(value))
         if name not in without and not name.startswith("__") and (shows_all or not name.startswith("_")) and not code:
             yield name, value
+
+
+def _is_code(value: Any) -> bool:
+    """Returns whether a class's attribute is a method or a descriptor, and keeps nothing."""
+    return hasattr(type(value), "__get__") and not hasattr(value, "cache_info") and not is_of_script(type(value))
+
+
+def _reduced(iterator: Iterator[Any]) -> tuple[Any, ...]:
+    """Returns what one of itertools, a map or a zip goes on from, none of others."""
+    if type(iterator).__module__ not in ("itertools", "builtins"):
+        return ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 and 3.13 deprecate it for itertools, 3.14 has it no more
+        try:
+            made_of = iterator.__reduce__()
+        except (TypeError, AttributeError):
+            return ()
+    return tuple(part for each in tuple(made_of)[1:] for part in (each if isinstance(each, tuple) else (each,)))
 
 
 def _row(texts: list[str]) -> str:
@@ -239,13 +336,8 @@ def _place_of(iterator: Iterator[Any], depth: int = 3) -> str | None:
     left = length_hint(iterator, -1)
     if yielded is not None or left >= 0:
         return f"{yielded} taken, {left} left"
-    if type(iterator).__module__ in ("itertools", "builtins") and depth:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 and 3.13 deprecate it for itertools, 3.14 has it no more
-            made_of = iterator.__reduce__()
-        texts = [text for each in made_of[1:] for text in [_inside(each, depth - 1)] if text is not None]
-        return digest(", ".join(texts)) if texts else None
-    return None
+    texts = [text for each in _reduced(iterator) for text in [_inside(each, depth - 1)] if text is not None] if depth else []
+    return digest(", ".join(texts)) if texts else None
 
 
 def _inside(value: Any, depth: int) -> str | None:

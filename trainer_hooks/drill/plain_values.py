@@ -1,12 +1,16 @@
 """Values that can be compared as they are: numbers, text, tensors, arrays, and the states of random generators."""
 
+import ctypes
+import io
 import random
 import time
+from array import array
 from datetime import date, datetime, timedelta, tzinfo
 from datetime import time as time_of_day
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from mmap import mmap
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -22,16 +26,26 @@ _TEXTS = (
     bytearray, range, slice, Enum, Decimal, Fraction, date, time_of_day, timedelta, tzinfo, PurePath, UUID, torch.dtype,
     torch.device,
 )  # fmt: skip
+_MEMORY: tuple[Any, ...] = (array, mmap, memoryview, ctypes.c_int.__mro__[1], ctypes.Array, ctypes.Structure, ctypes.Union)
+_FILES = (io.BytesIO, io.StringIO)  # in memory
+_POINTERS = "zZPO"  # of ctypes: addresses, which no two processes share
+_MEMORY_MAX_BYTES = 64 << 20
 _CLOCKS = (time.time, time.monotonic, time.perf_counter)
 _AGE_MAX_S = 600.0
 
 
 def is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (*_NUMBERS, *_TEXTS))
+    return value is None or isinstance(value, (*_NUMBERS, *_TEXTS, *_MEMORY, *_FILES))
 
 
 def plain_text(value: Any) -> str:
     """Returns the digest of a plain value."""
+    if isinstance(value, _MEMORY):
+        view = memoryview(value)
+        is_text = view.nbytes <= _MEMORY_MAX_BYTES and getattr(value, "_type_", None) not in tuple(_POINTERS)
+        return digest(view.tobytes()) if is_text else f"{view.nbytes} bytes"
+    if isinstance(value, _FILES):
+        return digest(value.getvalue())
     return digest(value if value is None or isinstance(value, _NUMBERS) else repr(value))
 
 
@@ -51,7 +65,7 @@ def generator_state(value: Any) -> Any:
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else repr(value.getstate())
     if isinstance(value, numpy.random.Generator):
-        return repr(value.bit_generator.state)
+        return repr((value.bit_generator.state, getattr(_seeds_of(value), "n_children_spawned", 0)))
     if isinstance(value, numpy.random.BitGenerator):
         return repr(value.state)
     if isinstance(value, numpy.random.RandomState):
@@ -59,3 +73,8 @@ def generator_state(value: Any) -> Any:
     if isinstance(value, numpy.random.SeedSequence):
         return repr(value.state)
     return None
+
+
+def _seeds_of(generator: numpy.random.Generator) -> Any:
+    """Returns what numpy's Generator makes others from: how many it has made is no part of its state."""
+    return getattr(generator.bit_generator, "seed_seq", None)

@@ -8,16 +8,20 @@ import functools
 import inspect
 import os
 import secrets
+import socket
 import sys
 import sysconfig
+import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from types import FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -37,10 +41,13 @@ _HOOKS = (  # where torch keeps functions of the script that a step calls
     "_optimizer_step_post_hooks",
     "lr_lambdas",
 )
+_UNCHANGING = (type(None), bool, int, float, complex, str, bytes)
 _NEVER_ALIKE = (  # what answers otherwise whenever it is asked, or in each process
     time.time, time.time_ns, time.monotonic, time.monotonic_ns, time.perf_counter, time.perf_counter_ns, datetime.now,
-    datetime.utcnow, secrets.randbelow, secrets.token_bytes, secrets.token_hex, secrets.choice, secrets.randbits, uuid.uuid1,
-    uuid.uuid4, os.urandom, os.getpid, id, hash,
+    datetime.utcnow, secrets.randbelow, secrets.token_bytes, secrets.token_hex, secrets.choice, secrets.randbits,
+    uuid.uuid1, uuid.uuid4, os.urandom, os.getpid, id, hash, time.process_time, time.process_time_ns, time.thread_time,
+    time.localtime, time.gmtime, time.ctime, time.strftime, os.times, os.getppid, os.getloadavg, threading.get_ident,
+    threading.get_native_id, torch.seed, socket.gethostname, tempfile.mkdtemp, tempfile.mkstemp,
 )  # fmt: skip
 
 
@@ -72,6 +79,7 @@ class Reached:
         while self._waiting:
             function = self._waiting.pop()
             while isinstance(function, functools.partial):
+                yield from _given(function)
                 function = function.func
             if inspect.ismethod(function):
                 yield "self", function.__self__
@@ -85,7 +93,9 @@ class Reached:
             cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
             closed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
             values = vars(builtins) | function.__globals__ | closed
-            yield from self._values(uses_of(function.__code__), values)
+            uses = uses_of(function.__code__)
+            yield from self._values(uses, values)
+            yield from _by_text(function.__code__, uses, values, function.__globals__)
             yield from self._of_function(function)
 
     def _of_function(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -93,7 +103,7 @@ class Reached:
         defaults = function.__defaults__ or ()
         given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
         for name, value in given.items():
-            if isinstance(value, list | dict | set):
+            if not isinstance(value, _UNCHANGING):
                 yield f"{name} (a default of {function.__name__})", value
         for name, value in vars(function).items():
             if name != "__wrapped__":
@@ -111,15 +121,41 @@ class Reached:
                 continue
             if (call := _never_alike(value, dotted[length:])) is not None:
                 self.calls[f"{'.'.join((name, *call))}()"] = None
-            elif length == 1 or value is os.environ or _is_script_module(values[dotted[0]]):
+            elif length == 1 or value is os.environ or _is_script_module(values[dotted[0]]) or _is_put_there(value):
                 yield name, value
+
+
+def _given(function: functools.partial[Any]) -> Iterator[tuple[str, Any]]:
+    """Yields (name, value) of the arguments that the partial keeps, without those that never change."""
+    names = getattr(getattr(function.func, "__code__", None), "co_varnames", ())
+    positions = [names[index] if index < len(names) else f"argument {index}" for index in range(len(function.args))]
+    kept = (*zip(positions, function.args, strict=True), *function.keywords.items())
+    yield from ((name, value) for name, value in kept if not isinstance(value, _UNCHANGING))
+
+
+def _by_text(code: CodeType, uses: Uses, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields what code may read by a text: of globals(), and of a module of the script by getattr() and vars()."""
+    texts = [each for each in code.co_consts if isinstance(each, str)]
+    spaces = {name: vars(values[name]) for name in uses.names if _is_script_module(values.get(name))}
+    for prefix, space in {**({"": own} if "globals" in uses.names else {}), **spaces}.items():
+        yield from ((f"{prefix}.{text}".lstrip("."), space[text]) for text in texts if text in space)
+
+
+def _is_put_there(value: Any) -> bool:
+    """Returns whether what is found in a library's module can be what the script keeps there."""
+    return type(value) in (bool, int, float, str) or isinstance(value, Tensor) or is_of_script(type(value))
+
+
+def never_alike(value: Any) -> bool:
+    """Returns whether it is a function that answers otherwise whenever it is asked, or in each process."""
+    return any(value is each for each in _NEVER_ALIKE)
 
 
 def _never_alike(value: Any, attributes: tuple[str, ...]) -> tuple[str, ...] | None:
     """Returns the attributes under which this is one of those functions; None: it is none."""
     if isinstance(value, type) and issubclass(value, datetime) and attributes[:1] in (("now",), ("utcnow",), ("today",)):
         return attributes[:1]
-    return () if callable(value) and any(value is each for each in _NEVER_ALIKE) else None
+    return () if never_alike(value) else None
 
 
 def script_frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -144,6 +180,13 @@ def hooks_in(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
                 yield from _hooks_of(each)
         case Optimizer() | LRScheduler():
             yield from _hooks_of(value)
+
+
+def global_hooks() -> Iterator[Any]:
+    """Yields the functions that torch calls for all modules."""
+    for name, kept in vars(torch.nn.modules.module).items():
+        if name.startswith("_global_") and isinstance(kept, Mapping):
+            yield from kept.values()
 
 
 def _hooks_of(owner: Any) -> Iterator[Any]:

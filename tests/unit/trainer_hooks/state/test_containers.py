@@ -108,6 +108,27 @@ def test_what_the_script_has_names_for_stays_the_same_object() -> None:
     assert seen == []
 
 
+def test_what_was_one_object_is_one_again_and_what_was_two_is_two() -> None:
+    weights, once, twice = torch.ones(1), [1.0], [2.0]
+    apart = saved({"rows": [[1.0], [2.0]], "last": torch.ones(1), "best": torch.zeros(1)})
+    together = saved({"rows": [once, once, twice], "last": weights, "best": weights})
+    start = torch.full((1,), 5.0)
+    live: dict[str, Any] = {"rows": [once] * 2, "last": start, "best": start}
+    restore(live, apart)
+    assert live == {"rows": [[1.0], [2.0]], "last": torch.ones(1), "best": torch.zeros(1)}
+    assert live["rows"][0] is once
+    restore(live, together)
+    assert live == {"rows": [[1.0], [1.0], [2.0]], "last": torch.ones(1), "best": torch.ones(1)}
+    assert live["rows"][0] is live["rows"][1] is once
+    assert live["last"] is live["best"] is start
+
+
+def test_an_array_of_another_type_is_not_rounded_to_that_which_is_there() -> None:
+    live: dict[str, Any] = {"sum": numpy.zeros(1, numpy.float32)}
+    restore(live, saved({"sum": numpy.full(1, 0.1)}))
+    assert live["sum"].tolist() == [0.1]
+
+
 @pytest.mark.parametrize(("removed", "faithful"), [(0, True), (92, False)])
 def test_a_set_whose_order_does_not_come_back_is_named(removed: int, faithful: bool) -> None:
     """[92, 100) in the places of a large table, and in those of a small one, where 96 is before 92."""
