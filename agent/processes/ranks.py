@@ -151,10 +151,12 @@ class Processes:
             process.kill_when_forked = True
 
     def _signal(self, process: _Process, signal_number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # not reaped, its number is its own
-            os.kill(process.pid, signal_number)
-        with contextlib.suppress(ProcessLookupError):  # just forked, it may not lead its session yet
+        """Once: a script may take a second signal for the wish to end without more ado. Not reaped, its number is its own."""
+        try:
             os.killpg(process.pid, signal_number)
+        except ProcessLookupError:  # just forked, it does not lead its session yet
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal_number)
 
     def _ended(self, number: int) -> None:
         """The process is dead and not reaped: until it is, its number names its session."""
