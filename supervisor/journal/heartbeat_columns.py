@@ -1,14 +1,14 @@
 """Heartbeats in the journal: of each node the last one since the line before, all in one line, in columns.
 
-There may be thousands, megabytes in all, and orders wait for the line: what it holds is kept as it will be written, in columns,
-a place for each node, and is put together by one step for each column.
+There may be thousands, megabytes in all, and orders wait for the line: what is long in it is kept as it will be written, and the
+rest is put together by one step for each column. Or there are few, again and again, while nodes say what is not a heartbeat:
+then a line takes no longer than those few.
 """
 
 import base64
 import json
 from array import array
 from collections.abc import Iterable
-from itertools import compress
 from typing import Any
 
 from deadpool.proto import convert
@@ -17,41 +17,24 @@ from deadpool.supervisor.model.events import FromAgent
 
 
 class HeartbeatColumns:
-    """Those that are not written yet. `_wires`: as they came, in base64; b"" where nothing waits."""
+    """Those that are not written yet."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-        self._nodes: list[str] = []
-        self._at_s = array("d")
-        self._event_ids = array("q")
-        self._wires: list[bytes] = []
-        self._waiting = False
+        self._waiting: dict[str, tuple[float, int, bytes]] = {}  # node -> when, event, the message in base64
 
     def keep(self, event: FromAgent, now_s: float) -> None:
         """In place of the node's last one, if that is not written yet."""
-        place = self._places.get(event.node_id)
-        if place is None:
-            place = self._places[event.node_id] = len(self._nodes)
-            self._nodes.append(event.node_id)
-            self._at_s.append(0.0)
-            self._event_ids.append(0)
-            self._wires.append(b"")
-        self._at_s[place], self._event_ids[place] = now_s, event.event_id
-        self._wires[place] = base64.b64encode(event.wire or wire_of(event))
-        self._waiting = True
+        self._waiting[event.node_id] = now_s, event.event_id, base64.b64encode(event.wire or wire_of(event))
 
     def take(self, *, now_s: float) -> list[bytes]:
         """Returns the line for those that wait, if there are any."""
         if not self._waiting:
             return []
-        waiting, self._wires, self._waiting = self._wires, [b""] * len(self._nodes), False
-        columns = {
-            "at_s": _packed("d", compress(self._at_s, waiting)),
-            "event_ids": _packed("q", compress(self._event_ids, waiting)),
-            "nodes": list(compress(self._nodes, waiting)),
-        }
+        at_s, event_ids, encoded = zip(*self._waiting.values(), strict=True)
+        columns = {"at_s": _packed("d", at_s), "event_ids": _packed("q", event_ids), "nodes": list(self._waiting)}
+        self._waiting = {}
         head = json.dumps({"now_s": now_s, "heartbeats": columns}, separators=(",", ":")).encode()
-        wires = list(filter(None, waiting))
+        wires = list(encoded)
         wires[0] = b'%b,"wires":["%b' % (head[:-2], wires[0])
         wires[-1] += b'"]}}'
         return [b'","'.join(wires)]
