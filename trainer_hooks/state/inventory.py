@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, starmap
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from deadpool.trainer_hooks.state.items import Held, local_part, path_of, shard_
 from deadpool.trainer_hooks.state.modules import BUFFER, GRADIENT, PARAMETER, Place, Shards
 from deadpool.trainer_hooks.state.optimizers import STATE, ParameterNames, parameters_of
 from deadpool.trainer_hooks.state.structure import Kind, Structure
+
+_requires_grad = attrgetter("requires_grad")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,22 +90,25 @@ class Inventory:
         self.held: list[Held] = []
         self._seen: dict[int, _Seen] = {}
         self._firsts: dict[str, Tensor] = {}  # of each model
+        self._parameters: list[Tensor] = []  # of the modules
+        self._whole: list[Place] = []  # of those that FSDP2 has not sharded
         self.waiting = waiting
         self.plain: dict[int, Any] = {}  # what optimizers keep for parameters that is tensors and nothing else, by its id
         self._walk(before._seen if before is not None else {})
         self._remember_memory()
-        self._looked = self._look()
+        self._looked, self._counts = self._look()
         self._arranged = self._arrangement()
         if before is not None and self._same_tensors(before):
             self.held = before.held
 
     def is_still_true(self) -> bool:
         """Returns whether the process still holds the same tensors in the same memory, and the structure is the same."""
-        now = self._look()
-        if len(now) != len(self._looked) or not all(map(is_, now, self._looked)):
+        now, counts = self._look()
+        if counts != self._counts or len(now) != len(self._looked) or not all(map(is_, now, self._looked)):
             return False
         return (
-            all(tensor._local_tensor is local for tensor, local in self._sharded)
+            self._trained == list(map(_requires_grad, self._parameters))
+            and all(tensor._local_tensor is local for tensor, local in self._sharded)
             and all(starmap(Tensor.is_set_to, self._modelled))
             and self._addresses == list(map(Tensor.data_ptr, self._locals))
         )
@@ -142,15 +147,9 @@ class Inventory:
 
     # ------------------------------------------------------------ taking it
 
-    def _look(self) -> list[Any]:
-        """Returns the user's tensors and whatever else tells that the state consists of the same things."""
-        found: list[Any] = []
-        for module in self.modules.values():
-            shown = modules.parameters_shown(module, self.shards)
-            found += shown
-            found += [parameter.requires_grad for parameter in shown if parameter is not None]
-            found += module._buffers.values()
-            found += module._modules.values()
+    def _look(self) -> tuple[list[Any], list[int]]:
+        """Returns the user's tensors and whatever else tells that the state consists of the same things, and of how many."""
+        found, counts = modules.shown(self.modules.values(), self.shards, self._whole)
         for optimizer in self.optimizers.values():
             found.append(vars(optimizer).get("step"))  # a scheduler puts its own there
             for group in optimizer.param_groups:
@@ -158,7 +157,7 @@ class Inventory:
                 found += group["params"]
             found += self._tensors_kept(optimizer)
         found += [gradient for _, gradient in self._gradients()]
-        return found
+        return found, counts
 
     def _tensors_kept(self, optimizer: Optimizer) -> Iterable[Any]:
         kept = list(optimizer.state.values())
@@ -176,11 +175,14 @@ class Inventory:
     def _walk(self, known: Mapping[int, _Seen]) -> None:
         for place, tensor in modules.places(self.modules, self.shards):
             self.places[place.path] = place
+            if not (place.is_buffer or (id(place.module), place.name) in self.shards):
+                self._whole.append(place)
             if tensor is None:
                 self.empty.append(place.path)
             else:
                 self._add(place.path, tensor, known)
                 if not place.is_buffer:
+                    self._parameters.append(tensor)
                     self.names.add(place.path.removeprefix(PARAMETER), tensor)
         for name, optimizer in self.optimizers.items():
             for index, parameter in enumerate(parameters_of(optimizer)):
@@ -228,7 +230,8 @@ class Inventory:
                 self._seen[id(seen.tensor)] = replace(seen, held=replace(seen.held, volatile=volatile))
 
     def _remember_memory(self) -> None:
-        """Notes what `is_still_true` compares. A storage may get other memory (share_memory_, resize_) under the same tensors."""
+        """Notes what `is_still_true` compares besides: a storage may get other memory (share_memory_, resize_) in place."""
+        self._trained = list(map(_requires_grad, self._parameters))
         found = list(self._seen.values())
         self._sharded = [(seen.tensor, seen.local) for seen in found if isinstance(seen.tensor, DTensor)]
         self._modelled = [(seen.local, seen.held.tensor) for seen in found if not seen.held.key.startswith(STATE)]

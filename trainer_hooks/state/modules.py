@@ -4,8 +4,10 @@ FSDP2 puts gathered copies in the place of a module's parameters while it comput
 followed (an evaluation, `unshard()`, `reshard_after_forward=False`). The state is in the shards: they are what is named here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -16,6 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 PARAMETER, BUFFER, GRADIENT = "model/", "buffer/", "gradient/"
 
 Shards = dict[tuple[int, str], Any]  # (id of the module, name) -> FSDP2's record of that parameter
+
+_places_in = attrgetter("_parameters", "_buffers", "_modules")
+_places_besides = attrgetter("_buffers", "_modules")
+_values = methodcaller("values")
+_shard_in = attrgetter("sharded_param")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +76,21 @@ def places(modules: Mapping[str, nn.Module], shards: Shards) -> Iterator[tuple[P
             yield Place(path=f"{BUFFER}{path}.{name}", module=module, name=name), buffer
 
 
-def parameters_shown(module: nn.Module, shards: Shards) -> Iterable[Tensor | None]:
-    """Returns what the state has as this module's parameters, in order."""
-    if not shards:
-        return module._parameters.values()
-    records = ((shards.get((id(module), name)), value) for name, value in module._parameters.items())
-    return [value if record is None else record.sharded_param for record, value in records]
+def shown(modules: Collection[nn.Module], shards: Shards, whole: Iterable[Place]) -> tuple[list[Any], list[int]]:
+    """Returns what these modules have, and under which names; and how many of each kind each of them has. The former is the same,
+    one by one, as long as the latter is and nothing has been put in another's place.
+
+    `whole`: the places of parameters that are not among the shards. Called at each boundary: so without a loop over all modules.
+    """
+    places = list(chain.from_iterable(map(_places_in, modules)))
+    found = list(chain.from_iterable(places))
+    if shards:
+        found += chain.from_iterable(map(_values, chain.from_iterable(map(_places_besides, modules))))
+        found += map(_shard_in, shards.values())
+        found += [place.registered.get(place.name) for place in whole]
+    else:
+        found += chain.from_iterable(map(_values, places))
+    return found, list(map(len, places))
 
 
 def shards_of(modules: Iterable[nn.Module]) -> Shards:

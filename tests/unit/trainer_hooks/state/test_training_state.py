@@ -168,6 +168,16 @@ def test_what_is_held_is_the_memory_that_the_model_uses(move: Callable[[Training
     assert training.state.held() is training.state.held()
 
 
+def test_a_parameter_is_held_under_the_name_that_it_has_now() -> None:
+    training = Training()
+    training.step()
+    first = training.state.held()
+    layer = training.model.get_submodule("0")
+    layer._parameters = {f"new_{name}": parameter for name, parameter in layer._parameters.items()}
+    assert {each.key for each in training.state.held()} >= {"model/model.0.new_weight", "model/model.0.new_bias"}
+    assert training.state.held() is not first
+
+
 def _other_data(parameter: torch.Tensor) -> None:
     parameter.data = parameter.data.clone()
 
