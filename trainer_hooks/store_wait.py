@@ -1,39 +1,12 @@
 """Waiting for keys of a generation's rendezvous store: without its own wait, which cannot be cancelled and logs its time-outs."""
 
 import threading
-import time
 
 from deadpool.host.errors import DeadpoolError, UnavailableError
 from deadpool.trainer_hooks.torch_internals import Store
 
 _FIRST_LOOK_S = 0.001
 _LAST_LOOK_S = 0.25
-
-
-class Looks:
-    """When to look for something that comes again and again, and was found after `last_s` the last time: a little before that, so
-    that it is found with the first look for a while, each time earlier, until it is not there yet. Then `last_s` grows by half.
-    """
-
-    def __init__(self, last_s: float) -> None:
-        self._began_s = time.monotonic()
-        self._pause_s = min(max(0.97 * last_s, _FIRST_LOOK_S), _LAST_LOOK_S)
-        self._step_s = max(0.5 * last_s, _FIRST_LOOK_S)
-        self._hurried_s = _FIRST_LOOK_S
-
-    def waited_s(self) -> float:
-        return time.monotonic() - self._began_s
-
-    def pause_s(self) -> float:
-        """Returns the pause before the next look."""
-        pause_s, self._pause_s = self._pause_s, self._step_s
-        self._step_s = min(1.5 * self._step_s, _LAST_LOOK_S)
-        return pause_s
-
-    def hurried_pause_s(self) -> float:
-        """Returns the pause where somebody stands still meanwhile."""
-        pause_s, self._hurried_s = self._hurried_s, min(1.5 * self._hurried_s, _LAST_LOOK_S)
-        return pause_s
 
 
 class RefusedError(DeadpoolError):

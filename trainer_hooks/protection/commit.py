@@ -85,11 +85,11 @@ class CommitBoard:
 
     def announce(
         self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False, interval: int = 1
-    ) -> None:
+    ) -> Known | None:
         """This rank's S_step is protected, and it holds this `together` with others; `checkpoint`: it wants the state kept,
         `interval`: and the next one after so many steps.
 
-        UnavailableError: store gone.
+        Returns the verdict if this rank is the last one. UnavailableError: store gone.
         """
         if step not in self._announced:
             self._announced = [*self._announced[-2:], step]
@@ -98,16 +98,18 @@ class CommitBoard:
             self._store.set(self._said_by(self._rank), _WISH.pack(interval) + _said(together))  # type: ignore[arg-type]
             count_key = f"commit/{step}{'/again' * again}"
             asked, count = divmod(self._store.add(count_key, 1 + _ASKED * checkpoint), _ASKED)
-            if count == len(self._ranks):
-                said = [*map(bytes, self._store.multi_get([self._said_by(rank) for rank in self._ranks]))]
-                wish = max(_WISH.unpack_from(each)[0] for each in said)
-                known = Known(Outcome.CHECKPOINT if asked else Outcome.COMMITTED, wish)
-                if have_parted(each[_WISH.size :] for each in said):
-                    known = Known(Outcome.PARTED)
-                self._store.set(verdict_key(step, again=again), known.to_bytes())  # type: ignore[arg-type]
-                for old in self._announced[:-2]:
-                    self._store.delete_key(f"commit/{old}")
-                    self._store.delete_key(verdict_key(old))
+            if count < len(self._ranks):
+                return None
+            said = [*map(bytes, self._store.multi_get([self._said_by(rank) for rank in self._ranks]))]
+            wish = max(_WISH.unpack_from(each)[0] for each in said)
+            known = Known(Outcome.CHECKPOINT if asked else Outcome.COMMITTED, wish)
+            if have_parted(each[_WISH.size :] for each in said):
+                known = Known(Outcome.PARTED)
+            self._store.set(verdict_key(step, again=again), known.to_bytes())  # type: ignore[arg-type]
+            for old in self._announced[:-2]:
+                self._store.delete_key(f"commit/{old}")
+                self._store.delete_key(verdict_key(old))
+            return known
         except RuntimeError as error:
             raise UnavailableError(f"rendezvous store: {error}") from error
 

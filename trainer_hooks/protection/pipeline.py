@@ -30,6 +30,7 @@ from deadpool.trainer_hooks.protection.boundary import Boundary
 from deadpool.trainer_hooks.protection.commit import Known, Outcome
 from deadpool.trainer_hooks.protection.holders import Holders, Sending
 from deadpool.trainer_hooks.protection.interval import Measured
+from deadpool.trainer_hooks.protection.looks import Looks
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState, Stamp
 from deadpool.trainer_hooks.protection.peers import Sharing
 from deadpool.trainer_hooks.protection.ports import Network, ProtectionEvents
@@ -37,7 +38,7 @@ from deadpool.trainer_hooks.protection.schedule import Schedule
 from deadpool.trainer_hooks.protection.slots import OpenSlot
 from deadpool.trainer_hooks.protection.snapshot import Local, Placed, SnapshotWriter
 from deadpool.trainer_hooks.protection.verify import Verdict
-from deadpool.trainer_hooks.store_wait import Looks, RefusedError
+from deadpool.trainer_hooks.store_wait import RefusedError
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 2.0
@@ -77,7 +78,9 @@ class Protector:
         self._done_step = NO_STEP  # all that comes of this state has come of it
         self._passed_step = NO_STEP  # the newest one that was passed over
         self._ended = False
-        self._verdict_s = 0.0  # how long the last one was waited for
+        self._looks = Looks()
+        self._heard: Known | None = None  # the verdict on `_open`, where this rank's announcement has settled it
+        self._awaited = False  # somebody stands still until the verdict is known
         self._next: Boundary | None = None
         self._current: Boundary | None = None
         self._wake = threading.Condition()
@@ -127,7 +130,10 @@ class Protector:
     def wait_done(self, step: int, timeout_s: float | None = None) -> bool:
         """Returns True when S_step is committed, refused or passed over, False when the generation, or the time, ended before."""
         with self._wake:
+            self._awaited = True
+            self._wake.notify_all()
             self._wake.wait_for(lambda: self._is_done(step) or self._cancelled.is_set(), timeout_s)
+            self._awaited = False
             return self._is_done(step)
 
     def _is_done(self, step: int) -> bool:
@@ -207,7 +213,9 @@ class Protector:
         checkpoints = self._network.checkpoints
         wanted = checkpoints is not None and checkpoints.before_commit()
         together = self._together.of(slot.tables)
-        self._network.board.announce(slot.state.step, together, again=again, checkpoint=wanted, interval=self._wished())
+        self._heard = self._network.board.announce(
+            slot.state.step, together, again=again, checkpoint=wanted, interval=self._wished()
+        )
 
     def _refuse(self, state: StateId, error: Exception, *, again: bool = False) -> None:
         if self._cancelled.is_set():
@@ -261,17 +269,23 @@ class Protector:
 
     def _known(self, step: int, *, again: bool = False) -> Known | None:
         """Returns the verdict on S_step once it is known; None when the generation ended before."""
-        looks = Looks(self._verdict_s)
-        while not self._cancelled.is_set():
-            if (known := self._network.board.look(step, again=again)) is not None:
-                self._verdict_s = looks.waited_s()
-                return known
-            pause_s = looks.pause_s()
+        known, self._heard = self._heard, None
+        self._looks.begin(time.monotonic())
+        while known is None:
             with self._wake:
-                hurried = self._wake.wait_for(lambda: self._next is not None or self._cancelled.is_set(), pause_s)
-            if hurried:
-                self._cancelled.wait(looks.hurried_pause_s())
-        return None
+                hurried = self._wake.wait_for(self._is_hurried, self._looks.pause_s())
+            if self._cancelled.is_set():
+                return None
+            if (known := self._network.board.look(step, again=again)) is not None:
+                self._looks.found(time.monotonic())
+            elif hurried:
+                self._cancelled.wait(self._looks.hurried_pause_s())
+            else:
+                self._looks.nothing()
+        return known
+
+    def _is_hurried(self) -> bool:
+        return self._next is not None or self._awaited or self._cancelled.is_set()
 
     def _protect_apart(self, state: StateId) -> bool:
         """Some ranks that held the same hold other bytes in S_k: what has parted travels from S_k on, and S_k is announced again.

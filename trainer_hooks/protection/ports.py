@@ -23,7 +23,8 @@ class StoreBoard(Protocol):
 
     def announce(
         self, step: int, together: Together, *, again: bool = False, checkpoint: bool = False, interval: int = 1
-    ) -> None: ...
+    ) -> Known | None:
+        """Returns what has become of S_step where that is known with this announcement, else None."""
 
     def refuse(self, step: int, *, again: bool = False) -> None: ...
 
