@@ -23,6 +23,7 @@ from deadpool.trainer_hooks.protection.copy_groups import CopyGroup, groups_of, 
 from deadpool.trainer_hooks.protection.counters import Counters
 from deadpool.trainer_hooks.protection.gather import Gather
 from deadpool.trainer_hooks.protection.interval import Interval
+from deadpool.trainer_hooks.protection.lanes import lanes_here
 from deadpool.trainer_hooks.protection.outgoing import OutgoingState
 from deadpool.trainer_hooks.protection.outside_writes import OutsideWrites
 from deadpool.trainer_hooks.protection.peers import Peers, Sharing
@@ -36,7 +37,7 @@ class Local:
     """What protection keeps in this process from one generation to the next.
 
     `slots()`: this rank's, made if they are not there yet (ConfigError: there is no room). `sharing`: who holds what as
-    well.
+    well. `lanes`: threads that copy a large state.
     """
 
     slots: Callable[[], OwnSlots]
@@ -45,6 +46,7 @@ class Local:
     counters: Counters
     outside_writes: OutsideWrites = field(default_factory=OutsideWrites)
     interval: Interval = field(default_factory=lambda: Interval(1))
+    lanes: int = field(default_factory=lanes_here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ class SnapshotWriter:
             outgoing=outgoing,
             turn=placed.turn,
             point=boundary.point,
+            lanes=self._local.lanes,
         )
         if boundary.watched:
             boundary.copies = [target.tensors[place] for place in places.place]
@@ -152,8 +155,8 @@ class SnapshotWriter:
 
         touched: list[str] = []
         copier.run(places.groups, places.gathers, self._seem_unchanged(placed, versions), fence_opens)
-        counters, sums = self._local.counters, copier.sums
-        counters.copied_bytes += copier.copied_bytes
+        counters, sums = self._local.counters, copier.landing.sums
+        counters.copied_bytes += copier.landing.copied_bytes
         counters.copy_s += time.monotonic() - began
         if not self._local.engine.is_true(boundary.point):
             raise SnapshotError("the groups were aborted before the device had come to the end of this step")

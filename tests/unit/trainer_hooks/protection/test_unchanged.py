@@ -42,7 +42,8 @@ from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
 TOKEN = make_token()
-LARGE, SMALL = 300_000, 50  # numbers in a tensor: copied in steps, and together with others; more than STREAMED_BYTES in all
+LARGE, SMALL = 600_000, 50  # numbers in a tensor: copied in steps, and together with others; more than WORTH_BYTES in all
+LANES = 3
 FOREACH, FUSED = ({"foreach": True}, {"fused": True})
 SEVERAL = 3  # connections
 ANY_WAY = pytest.mark.parametrize("way", [Transport.TCP, Transport.MPI, SEVERAL])
@@ -86,7 +87,7 @@ class Training:
             cancelled=self.cancelled,
         )
         self.engine = Interrupted()
-        local = Local(slots=lambda: self.slots, engine=self.engine, sharing=Sharing(), counters=self.counters)
+        local = Local(slots=lambda: self.slots, engine=self.engine, sharing=Sharing(), counters=self.counters, lanes=LANES)
         plan = ProtectionPlan(rank=0, generation=1, commit_step=NO_STEP)
         self.protector = Protector(plan, Schedule(first_step=0, exchange_from=0, exchanges=1), local, network, self)
 
