@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from deadpool.trainer_hooks.drill.digests import digest
+from deadpool.trainer_hooks.state.extras import spawned
 
 _NUMBERS = (bool, int, float, complex, str, bytes, Tensor, numpy.ndarray, numpy.generic)
 _TEXTS = (
@@ -65,16 +66,11 @@ def generator_state(value: Any) -> Any:
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else repr(value.getstate())
     if isinstance(value, numpy.random.Generator):
-        return repr((value.bit_generator.state, getattr(_seeds_of(value), "n_children_spawned", 0)))
+        value = value.bit_generator
     if isinstance(value, numpy.random.BitGenerator):
-        return repr(value.state)
+        return repr((value.state, spawned(value)))
     if isinstance(value, numpy.random.RandomState):
         return repr(value.get_state())
     if isinstance(value, numpy.random.SeedSequence):
         return repr(value.state)
     return None
-
-
-def _seeds_of(generator: numpy.random.Generator) -> Any:
-    """Returns what numpy's Generator makes others from: how many it has made is no part of its state."""
-    return getattr(generator.bit_generator, "seed_seq", None)

@@ -3,7 +3,7 @@
 A restore changes them where they are, and what is in them as well where it is of the same type: the script names that, too.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from types import SimpleNamespace
@@ -106,6 +106,8 @@ class _Refill:
                 kept = {key: self.refill(live.get(key), value) for key, value in saved.items()}
                 live.clear()
                 live.update(kept)
+                if isinstance(live, defaultdict):
+                    live.default_factory = saved.default_factory  # None where a script has made an end of new keys
             case list() | deque():
                 row = [self.refill(live[index] if index < len(live) else None, value) for index, value in enumerate(saved)]
                 live.clear()

@@ -85,10 +85,10 @@ class _NumpyGenerator:
         self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": self._generator.bit_generator.state}
+        return _BitGenerator(self._generator.bit_generator).state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._generator.bit_generator.state = state_dict["state"]
+        _BitGenerator(self._generator.bit_generator).load_state_dict(state_dict)
 
 
 class _BitGenerator:
@@ -96,10 +96,26 @@ class _BitGenerator:
         self._generator = generator
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": self._generator.state}
+        return {"state": self._generator.state, "spawned": spawned(self._generator)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._generator.state = state_dict["state"]
+        _set_spawned(self._generator, state_dict.get("spawned", 0))
+
+
+def spawned(generator: numpy.random.BitGenerator) -> int:
+    """Returns how many others have been made from the generator (spawn): the next one depends on it, and its state lacks it."""
+    return getattr(getattr(generator, "seed_seq", None), "n_children_spawned", 0)
+
+
+def _set_spawned(generator: numpy.random.BitGenerator, count: int) -> None:
+    seeds: Any = getattr(generator, "seed_seq", None)
+    now = spawned(generator)
+    if now < count:
+        seeds.spawn(count - now)
+    elif now > count:  # the count cannot be set: the generator gets seeds that are the same but for it
+        seeds = type(seeds)(seeds.entropy, spawn_key=seeds.spawn_key, pool_size=seeds.pool_size, n_children_spawned=count)
+        generator.__setstate__((generator.state, seeds))  # type: ignore[attr-defined]
 
 
 class _LegacyNumpyGenerator:

@@ -19,6 +19,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from deadpool.host.errors import SnapshotError
+
 _TAG: Final = "__deadpool__"
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type)
 _PLAIN = (type(None), bool, int, float, str, torch.Size, torch.dtype, torch.device)
@@ -30,7 +32,8 @@ _TEXTS: Final[dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]]] = { 
     "range": (lambda each: f"{each.start} {each.stop} {each.step}", lambda text: range(*map(int, text.split()))),
 }
 _BY_TEXT = {Decimal, Fraction, date, datetime, range}
-_FACTORIES = {kind.__name__: kind for kind in (dict, list, set, int, float, str, tuple)}
+_FACTORIES: Final = {kind.__name__: kind for kind in (dict, list, set, int, float, str, tuple)}
+_CODED: Final = "code"  # a factory that is a function: the live value has it
 
 OnTensor = Callable[[str, Tensor], Any]
 
@@ -55,8 +58,7 @@ def encode(value: Any, path: str, left_out: list[str], *, on_tensor: OnTensor | 
         return {key: inner(part, key) for key, part in value.items()}
     if kind in (dict, OrderedDict, defaultdict, Counter):
         rows = [(inner(key, "key"), inner(part, key)) for key, part in value.items()]
-        factory = getattr(getattr(value, "default_factory", None), "__name__", "")
-        return {_TAG: kind.__name__, "rows": rows, "factory": factory}
+        return {_TAG: kind.__name__, "rows": rows, "factory": _factory_name(getattr(value, "default_factory", None))}
     if kind in (set, frozenset, deque):
         parts = [inner(part, index) for index, part in enumerate(value)]
         if kind is not deque:
@@ -151,10 +153,29 @@ def _untagged(value: dict[str, Any], live: Any, item: Callable[[str], Tensor] | 
                 if (now := _at(live, key, part)) is not _MISSING
             ]
             if kind == "defaultdict":
-                return defaultdict(_FACTORIES.get(value["factory"]), rows)
+                return defaultdict(_factory(value["factory"], live), rows)
             made: dict[Any, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}[kind]()
             made.update(dict(rows))  # a Counter that is given rows would count them
             return made
+
+
+def _factory_name(factory: Any) -> str:
+    known = (name for name, kind in _FACTORIES.items() if kind is factory)
+    return "" if factory is None else next(known, _CODED)
+
+
+def _factory(name: str, live: Any) -> Callable[[], Any] | None:
+    """Returns a defaultdict's factory. `live`: the value in its place, which has it where it is code."""
+    if name == _CODED:
+        return getattr(live, "default_factory", None) or _lost_factory
+    return _FACTORIES.get(name)
+
+
+def _lost_factory() -> Any:
+    raise SnapshotError(
+        "a defaultdict that came back in a recovery has lost its factory, which is a function of the script: there was none in "
+        "its place when the process began; make it before protect(), or give it a factory that is a type, such as list or int"
+    )
 
 
 def _warn_of_order(value: set[Any] | frozenset[Any], path: str) -> None:

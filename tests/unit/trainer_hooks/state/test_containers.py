@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 
-from deadpool.host.errors import ConfigError
+from deadpool.host.errors import ConfigError, SnapshotError
 from deadpool.trainer_hooks.state.extras import stateful
 from deadpool.trainer_hooks.state.metadata import GAPS, pack_meta, unpack_meta
 from deadpool.trainer_hooks.state.storable import decode, encode
@@ -72,6 +72,9 @@ def extras() -> dict[str, tuple[Any, Any]]:
         "namespace": (SimpleNamespace(n=1), lambda each: each.__dict__.update(n=2, m=3)),
         "texts": ([Decimal("0.10"), Fraction(1, 3), datetime(2020, 1, 2), range(1, 9, 2)], lambda each: each.clear()),
         "bits": (numpy.random.PCG64(1), lambda each: each.random_raw()),
+        "bits that have made others": (numpy.random.PCG64(1), lambda each: each.spawn(1)),
+        "generator that has made others": (numpy.random.default_rng(1), lambda each: each.spawn(2)),
+        "no new keys": (defaultdict(list, {"a": [1]}), lambda each: setattr(each, "default_factory", None)),
         "subclass": (Dice(1), lambda each: each.random()),
     }
 
@@ -121,6 +124,34 @@ def test_what_was_one_object_is_one_again_and_what_was_two_is_two() -> None:
     assert live == {"rows": [[1.0], [1.0], [2.0]], "last": torch.ones(1), "best": torch.ones(1)}
     assert live["rows"][0] is live["rows"][1] is once
     assert live["last"] is live["best"] is start
+
+
+@pytest.mark.parametrize("spawned", [0, 2, 5])
+def test_what_a_generator_makes_next_is_what_it_would_have_made(spawned: int) -> None:
+    def generator(children: int) -> numpy.random.Generator:
+        made = numpy.random.default_rng([3, 4]).spawn(1)[0]
+        made.spawn(children)
+        return made
+
+    live = generator(2)
+    restore(live, saved(generator(spawned)))
+    assert live.spawn(1)[0].random() == generator(spawned).spawn(1)[0].random()
+
+
+def test_a_factory_that_is_code_is_that_of_the_value_in_its_place() -> None:
+    def new() -> dict[str, Any]:
+        return {"n": defaultdict(lambda: 7, {"a": 1})}
+
+    extra = {**new(), "later": [defaultdict(lambda: 7)]}
+    stored = saved(extra)
+    live = new()
+    restore(live, stored)
+    assert live["n"]["b"] == 7
+    with pytest.raises(SnapshotError, match="lost its factory"):
+        live["later"][0]["b"]
+    extra["n"].default_factory = None
+    restore(live, saved(extra))
+    assert live["n"].default_factory is None
 
 
 def test_an_array_of_another_type_is_not_rounded_to_that_which_is_there() -> None:

@@ -48,7 +48,7 @@ def described(value: Any) -> Any:
     return kind, value
 
 
-@pytest.mark.filterwarnings("ignore:.* a set comes back:RuntimeWarning")  # what is in it does
+@pytest.mark.filterwarnings("ignore:(?s).* a set comes back:RuntimeWarning")  # what is in it does; a key may be a line break
 @settings(max_examples=300, deadline=None)
 @given(st.recursive(SCALARS | SETS, containers, max_leaves=8))
 def test_it_comes_back(value: Any) -> None:
