@@ -293,8 +293,8 @@ class NodeRuntime:
         except (ConfigError, OSError, RuntimeError) as error:
             self.dispatch(events.LaunchRefused(reason=no_process_left(error) or str(error)))
             return
-        self._link.patience_s, self._relay.silence_s = config.heartbeat_timeout_s / 3, 4 / 3 * config.heartbeat_timeout_s
-        self._relay.beats_s = config.heartbeat_every_s
+        self._link.patience_s = config.heartbeat_timeout_s / 3
+        self._relay.configure(config)
         self._replicas.start(vault.folder)
         self._moments = Moments(logs.folder)
         self._resources = NodeResources.create(config, arguments, vault, logs, owner=self)

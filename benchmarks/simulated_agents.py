@@ -35,6 +35,7 @@ from deadpool.agent.supervisor_link.discovery import Discovery
 from deadpool.agent.supervisor_link.stream import SupervisorLink
 from deadpool.host.limits import raise_open_files
 from deadpool.proto import convert, messages
+from deadpool.proto.config import from_json
 from deadpool.proto.convert import decode_order, encode_agent_message
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.messages import NO_STEP, AgentMessage, Order, Slot, SlotKind
@@ -400,6 +401,7 @@ def _command(agents: dict[int, SimulatedAgent], line: dict[str, Any]) -> dict[st
 
 async def _run(arguments: argparse.Namespace) -> None:
     token = read_private(arguments.job_dir / "token")
+    config = from_json((arguments.job_dir / "job.json").read_text())
     discovery = SharedDiscovery(arguments.job_dir)
     nproc, last = arguments.ranks, arguments.agents
     agents: dict[int, SimulatedAgent] = {}
@@ -409,6 +411,7 @@ async def _run(arguments: argparse.Namespace) -> None:
         relays = arguments.group > 0 and at % (arguments.group + 1) == 0
         if relays:
             relay = BareRelay(f"node{index}", "127.0.0.1", token)
+            relay.configure(config)
         if relay is not None and not relays:
             link: Any = partial(LinkInProcess, relay)
         elif arguments.grpc:

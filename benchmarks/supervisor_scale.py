@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import machine
 from benchmarks.simulated_agents import BEAT_S
-from deadpool.agent.relay.group import FULL_S
+from deadpool.agent.relay.group import full_s
 from deadpool.proto.config import JobConfig, to_json
 from deadpool.proto.job_dir import locked_folder
 from deadpool.proto.secret import tls_token, write_private
@@ -38,7 +38,6 @@ from deadpool.supervisor.relays import GROUP
 _TIMEOUT_S = 25.0
 _STEADY_S = 8.0
 _SETTLE_S = 2.0
-_SETTLE_BEHIND_RELAYS_S = FULL_S + 2.0  # the first heartbeat of all is passed on in full
 _POLL_S = 0.05
 _SPARES = 1
 _COMMANDS = 5
@@ -197,7 +196,8 @@ def measure(agents: int, *, ranks: int, processes: int, group: int = 0, tls: boo
             simulated.of(0, do="join")
             simulated.wait("WarmUp", count=agents, since_s=began_s)
             _say(agents, f"{agents} agents welcomed after {welcomed_s:.2f} s, ranks started after {started_s:.2f} s")
-            time.sleep(_SETTLE_BEHIND_RELAYS_S if group else _SETTLE_S)
+            in_full_s = full_s(agents) if group else 0.0  # until the first heartbeat of all behind relays was passed on in full
+            time.sleep(_SETTLE_S + in_full_s)
             found: dict[str, Any] = {"all_welcomed_s": welcomed_s, "all_ranks_started_s": started_s}
             found |= _steady(supervisor, simulated, agents)
             found["bytes_per_agent"] = (supervisor.process().memory_info().rss - empty_bytes) // agents

@@ -16,11 +16,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from deadpool.agent.relay.group import RelayGroup
+from deadpool.agent.relay.group import RelayGroup, full_s
 from deadpool.agent.stream_tasks import cancelled
 from deadpool.host.addresses import join_host_port
 from deadpool.host.errors import ProtocolError
 from deadpool.proto import convert
+from deadpool.proto.config import JobConfig
 from deadpool.proto.doors import listen, open_aio_channel
 from deadpool.proto.generated import agent_pb2 as pb
 from deadpool.proto.grpc_options import CHANNEL_OPTIONS, CUT_OFF, NO_SUPERVISOR, SERVER_OPTIONS, SUPERVISOR_SERVICE
@@ -48,13 +49,11 @@ class GroupPlace:
 
 
 class Relay:
-    """`start` first; then `run(endpoint)` for each supervisor. `silence_s`: of the supervisor, after which it is given up.
-
-    `beats_s`: between two batches of heartbeats.
-    """
+    """`configure` and `start` first; then `run(endpoint)` for each supervisor."""
 
     def __init__(self, node_id: str, host: str, token: str) -> None:
-        self.silence_s, self.beats_s = 3.0, 1.0
+        self.silence_s = 3.0  # of the supervisor, after which it is given up
+        self.beats_s = 1.0  # between two batches of heartbeats
         self._node_id, self._host, self._token = node_id, host, token
         self._server: grpc.aio.Server | None = None
         self.door = ""  # HOST:PORT, once it is open
@@ -64,6 +63,11 @@ class Relay:
         self._changed = asyncio.Event()
         self._asked_s: float | None = None  # since when an answer is due
         self._why = NO_SUPERVISOR  # there is no supervisor
+
+    def configure(self, config: JobConfig) -> None:
+        """Before anybody comes."""
+        self.silence_s, self.beats_s = 4 / 3 * config.heartbeat_timeout_s, config.heartbeat_every_s
+        self._group = RelayGroup(full_s(config.nnodes + config.spares))
 
     async def start(self) -> None:
         """Opens the door, if it is not open."""
@@ -104,7 +108,7 @@ class Relay:
     def _end(self) -> None:
         """Nobody is there to speak to: the group is told, and begins anew with the next supervisor."""
         self._open.clear()
-        self._group, self._asked_s = RelayGroup(), None
+        self._group, self._asked_s = RelayGroup(self._group.full_s), None
         if self._orders:
             _log.warning("the group has no supervisor: %s", self._why)
         for orders in self._orders.values():

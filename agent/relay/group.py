@@ -2,15 +2,22 @@
 
 Everything goes on immediately but heartbeats. Of those the supervisor needs to hear that they came, how far the training is, and
 what has changed; so each second it gets in columns whose heartbeat came when and with which step, and in full those that say
-something else that is new, the one that is furthest, and each agent's once in FULL_S.
+something else that is new, the one that is furthest, and each agent's once in `full_s`: seldom enough that one supervisor can
+read those of all nodes.
 """
 
 from dataclasses import dataclass, field
 
 from deadpool.proto.messages import NO_STEP, AgentMessage, FromGroup, Heartbeat, Said
 
-FULL_S = 15.0
-_APART_S = 0.618 * FULL_S  # between the turns of an agent and the next one
+_FULL_S = 15.0  # at most so often
+_FULL_PER_S = 270  # from all nodes together
+_APART = 0.618  # of full_s, between the turns of an agent and the next one
+
+
+def full_s(nodes: int) -> float:
+    """Returns after how many seconds each of so many nodes is to be heard in full again."""
+    return max(_FULL_S, nodes / _FULL_PER_S)
 
 
 @dataclass(slots=True)
@@ -27,6 +34,7 @@ class _Member:
 class RelayGroup:
     """The agents behind this relay, by number. A number is never given twice."""
 
+    full_s: float = _FULL_S
     _members: dict[int, _Member] = field(default_factory=dict)
     _said: list[Said] = field(default_factory=list)
     _furthest: tuple[int, int, bytes] | None = None  # step, member, heartbeat: the furthest of those that were not passed on
@@ -53,7 +61,7 @@ class RelayGroup:
         if message.generation > self._generation:
             self._generation, self._step, self._furthest = message.generation, NO_STEP, None
         step = max((each.step for each in message.ranks), default=NO_STEP)
-        shape, turn = _shape(message), int((now_s + member * _APART_S) / FULL_S)  # one after the other, not all in one second
+        shape, turn = _shape(message), int(now_s / self.full_s + member * _APART)  # one after the other, not all in one second
         if (shape, turn) != (known.shape, known.turn):
             known.shape, known.turn, known.heard_s = shape, turn, None
             self._said.append(Said(member=member, message=data))
