@@ -1,7 +1,7 @@
 """The one loop: events in, the core asked, the journal written, the commands carried out, one timer set anew.
 
-gRPC handlers (service.py) only convert, enqueue and answer; nothing but this loop touches the core. What has come meanwhile is
-handled together, so that a storm of agents waits for the disk once and not thousands of times.
+gRPC handlers (service.py) only convert, enqueue and answer; connections.py knows who is connected; nothing but this loop touches
+the core. What has come meanwhile is handled together: a storm of agents waits for the disk once and not thousands of times.
 """
 
 import asyncio
@@ -16,26 +16,20 @@ from typing import assert_never
 
 from deadpool.host.console import tell
 from deadpool.proto.config import JobConfig
-from deadpool.proto.convert import order_body
 from deadpool.proto.messages import (
-    AgentMessage,
     CallReport,
-    FromGroup,
     Heartbeat,
     Hello,
     ReportCalls,
-    Route,
-    Stop,
     Stopped,
-    Welcome,
 )
 from deadpool.proto.messages.status import Diagnosis, JobStatus
 from deadpool.proto.terms import SUPERSEDED
+from deadpool.supervisor.connections import Connections
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.failures.hang import StepWatch
 from deadpool.supervisor.failures.hang_inquiry import stepping_generation
 from deadpool.supervisor.failures.heartbeats import HeartbeatMonitor
-from deadpool.supervisor.failures.node_claims import Claim, Claims
 from deadpool.supervisor.failures.stragglers import StragglerWatch
 from deadpool.supervisor.journal.event_log import EventLog
 from deadpool.supervisor.journal.journal import BATCH_MAX, Journal, LineFile, SupersededError
@@ -56,11 +50,9 @@ from deadpool.supervisor.model.events import (
 )
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.questions import CallsQuestion
-from deadpool.supervisor.relays import Relays
 from deadpool.supervisor.report.measures import JobMeasures
 from deadpool.supervisor.report.status import job_status
-from deadpool.supervisor.resumption import REHOME_S, return_s
-from deadpool.supervisor.streams import RelayStream, Stream
+from deadpool.supervisor.resumption import return_s
 
 _RECOVERED = ("recovered", "restarted")
 
@@ -86,7 +78,7 @@ class Runtime:
         self.events = events
         self._clock = clock
         self._journal = Journal(self.job, journal, is_over=is_over)
-        self._silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=clock())
+        self.silence = HeartbeatMonitor(timeout_s=config.heartbeat_timeout_s, now_s=clock())
         self._steps = StepWatch(timeout_s=config.hang_timeout_s)  # in attended time
         self._stragglers = StragglerWatch()
         self._events: deque[Event] = deque()
@@ -94,10 +86,7 @@ class Runtime:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0  # what it is set to, by the job's clock
         self._ids = itertools.count(self._past.last_event_id + 1)
-        self._streams: dict[str, Stream] = {}  # the newest of each node
-        self._claims = Claims()
-        self._relays = Relays(above=config.relay_above)
-        self._relay_streams: dict[str, RelayStream] = {}  # the newest of each relay
+        self.connections = Connections(self, relay_above=config.relay_above)
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._asked: list[CallsQuestion] = []
         self._exit_code: int | None = None
@@ -110,8 +99,7 @@ class Runtime:
             self._exit_code = SUPERSEDED
         assert self._exit_code is not None
         self.events.close()
-        for stream in self._streams.values():
-            stream.close()
+        self.connections.close()
         return self._exit_code
 
     def _begin_term(self) -> None:
@@ -124,7 +112,7 @@ class Runtime:
         within_s = return_s(state.roster.live_count, relay_above=state.config.relay_above)
         for node in state.roster.live():
             if not node.stopped:
-                self._silence.expect(node.node_id, now_s=now_s, within_s=within_s)
+                self.silence.expect(node.node_id, now_s=now_s, within_s=within_s)
         away_s = 0.0 if self._past.last_s is None else max(0.0, now_s - self._past.last_s)
         self._handle(SupervisorStarted(event_id=next(self._ids), term=self.term, away_s=away_s))
 
@@ -151,131 +139,29 @@ class Runtime:
         self._timer = None
         self._alarm.set()
 
-    def _enqueue(self, event: Event) -> None:
+    # ------------------------------------------------------------ for connections.py
+
+    def now_s(self) -> float:
+        return self._clock()
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def enqueue(self, event: Event) -> None:
         self._events.append(event)
         self._alarm.set()
 
-    # ------------------------------------------------------------ for service.py and main.py: enqueue and answer
-
-    def attend(self, hello: Hello, relay: RelayStream | None = None, member: int = 0) -> Stream:
-        """Returns the stream for an agent that has said Hello; an older stream of the same node ends.
-
-        Of two agents that claim the same node, the one that was started first is told to stop. `relay`: through which it speaks,
-        as its `member`.
-        """
-        stream = Stream(hello.node_id, relay, member)
-        if relay is not None:
-            relay.members[member] = stream
-        claim = self._claims.claim(hello, self.job.state.roster.nodes.get(hello.node_id))
-        if claim is Claim.REFUSED:
-            self._dismiss(stream)
-            return stream
-        if claim is Claim.LATE:
-            stream.close()
-            return stream
-        older = self._streams.get(hello.node_id)
-        if older is not None and claim is Claim.TAKES_OVER:
-            self._dismiss(older)
-        elif older is not None:
-            older.close()
-        self._streams[hello.node_id] = stream
-        self.heard(stream, hello)
-        stream.arriving = hello.moves
-        return stream
-
-    def _dismiss(self, stream: Stream) -> None:
-        """Nothing of this agent counts any more; it must end its ranks before they do anything."""
-        reason = f"another agent, started later, is {stream.node_id}"
-        stream.send(order_body(Stop(reason=reason, grace_s=0.0)))
-        stream.close()
-
-    def heard(self, stream: Stream, message: AgentMessage, number: int = 0, wire: bytes = b"") -> None:
-        if self._streams.get(stream.node_id) is stream:
-            stream.arriving = False
-            event_id, node_id = next(self._ids), stream.node_id
-            self._enqueue(FromAgent(event_id=event_id, node_id=node_id, message=message, number=number, wire=wire))
-
-    def stream_closed(self, stream: Stream, reason: str) -> None:
-        if self._streams.get(stream.node_id) is not stream:
-            return
-        del self._streams[stream.node_id]
-        if stream.arriving and self.job.state.phase is not Phase.END:  # whom a supervisor that was away did not welcome in time
-            self._silence.expect(stream.node_id, now_s=self._clock(), within_s=REHOME_S)
-        else:
-            self._enqueue(NodesLost(event_id=next(self._ids), lost={stream.node_id: reason}))
-
-    # ------------------------------------------------------------ relays
-
-    def relay_opened(self, relay: RelayStream, door: str) -> None:
-        """A relay speaks for a group; an older stream of it ends."""
-        if (older := self._relay_streams.get(relay.node_id)) is not None:
-            self.relay_closed(older, within_s=REHOME_S + self._silence.timeout_s)  # one that is cut off finds out by itself
-        self._relay_streams[relay.node_id] = relay
-        relay.answer()
-        self._silence.relay_heard(relay.node_id, now_s=self._clock())
-        self._say_of_relay("relay_opened", node=relay.node_id)
-        self._route(self._relays.opened(relay.node_id, door))
-
-    def relay_lives(self, relay: RelayStream) -> bool:
-        """Something has come from it: it is answered, so that it knows that the supervisor is there.
-
-        Returns False when it was given up meanwhile: what it says does not count any more.
-        """
-        if self._relay_streams.get(relay.node_id) is not relay:
-            return False
-        self._silence.relay_heard(relay.node_id, now_s=self._clock())
-        relay.answer()
-        return True
-
-    def members_live(self, relay: RelayStream, batch: FromGroup) -> None:
-        """Heartbeats with nothing new in them but a step have come to the relay."""
-        now_s, heard = self._clock(), []
-        for member, age_ms, step in zip(batch.living, batch.ages_ms, batch.steps, strict=True):
-            stream = relay.members.get(member)
-            if stream is not None and self._streams.get(stream.node_id) is stream:
-                stream.arriving = False
-                heard.append((stream.node_id, age_ms / 1e3))
-                self.pulse.later[stream.node_id] = now_s - age_ms / 1e3, step
-        self._silence.heard_by_relay(heard, now_s=now_s)
-
-    def relay_closed(self, relay: RelayStream, *, within_s: float = REHOME_S) -> None:
-        """Whoever was behind it comes back, by itself or through it; at the job's end there is nothing to come back for."""
-        if self._relay_streams.get(relay.node_id) is relay:
-            del self._relay_streams[relay.node_id]
-            self._relays.closed(relay.node_id)
-            self._silence.relay_gone(relay.node_id)
-            self._say_of_relay("relay_closed", node=relay.node_id, agents=len(relay.members))
-        for stream in relay.members.values():
-            if self._streams.get(stream.node_id) is not stream:
-                continue
-            if self.job.state.phase is Phase.END:
-                self.stream_closed(stream, "its relay has ended")
-            else:
-                del self._streams[stream.node_id]
-                self._silence.expect(stream.node_id, now_s=self._clock(), within_s=within_s)
-        relay.members.clear()
-        relay.heard.clear()
-        relay.close()
-
-    def _relay_of(self, node_id: str) -> str:
-        stream = self._streams.get(node_id)
-        return stream.relay.node_id if stream is not None and stream.relay is not None else ""
-
-    def _say_of_relay(self, event: str, **fields: Value) -> None:
-        self.events.add(Note(cause="relays", event=event, generation=self.job.state.generation, fields=fields))
-
-    def _route(self, routes: list[tuple[str, Route]]) -> None:
-        for node_id, route in routes:
-            if node_id in self._streams:
-                self._streams[node_id].send(order_body(route))
+    def heard_of(self, node_id: str) -> int:
+        """What waits for room on the disk may be lost with this process: agents are not told that it was heard."""
+        return 0 if self._journal.trouble else self.job.state.roster.nodes[node_id].session.heard
 
     # ------------------------------------------------------------ for service.py and main.py: what people ask
 
     def stop(self, reason: str, exit_code: int) -> None:
-        self._enqueue(StopRequested(event_id=next(self._ids), reason=reason, exit_code=exit_code))
+        self.enqueue(StopRequested(event_id=next(self._ids), reason=reason, exit_code=exit_code))
 
     def write_checkpoint(self) -> None:
-        self._enqueue(CheckpointRequested(event_id=next(self._ids)))
+        self.enqueue(CheckpointRequested(event_id=next(self._ids)))
 
     async def inject(self, kind: str, target: int, step: int) -> str:
         """Returns "" once the injection is armed, else why it cannot be."""
@@ -285,33 +171,18 @@ class Runtime:
         """Returns "" once the node's ranks are on their way to a spare, or (`undo`) it may have some again; else why not."""
         return await self._answer_to(DrainRequested(event_id=next(self._ids), node=node, reason=reason, undo=undo))
 
-    def give_up(self, node_id: str, reason: str) -> str:
-        """Returns "" once the node counts as lost, else why it cannot be."""
-        stream = self._streams.get(node_id)
-        if stream is None:
-            return f"{node_id} is not connected"
-        stream.arriving = False
-        stream.close()
-        self.stream_closed(stream, reason)
-        return ""
-
     async def _answer_to(self, request: InjectRequested | DrainRequested) -> str:
         self._answers[request.event_id] = asyncio.get_running_loop().create_future()
-        self._enqueue(request)
+        self.enqueue(request)
         return await self._answers[request.event_id]
 
     async def diagnose(self) -> Diagnosis:
-        """Asks all members what their ranks are in, and returns what has been answered within a few seconds.
-
-        The order has no number: it belongs to no conversation, and one that is lost is not sent again.
-        """
+        """Asks all members what their ranks are in, and returns what has been answered within a few seconds."""
         generation = self.job.state.generation
-        members = {node.node_id for node in self.job.state.roster.members() if node.node_id in self._streams}
+        members = {node.node_id for node in self.job.state.roster.members() if node.node_id in self.connections}
         asked = CallsQuestion(generation, members)
         self._asked.append(asked)
-        body = order_body(ReportCalls(generation=generation))
-        for node_id in members:
-            self._streams[node_id].send(body)
+        self.connections.ask(members, ReportCalls(generation=generation))
         try:
             return await asked.diagnosis()
         finally:
@@ -343,29 +214,27 @@ class Runtime:
         self._carry_out(commands)
         for event in events:
             if isinstance(event, FromAgent) and isinstance(event.message, Hello):  # Welcome is on its way
-                self._route(self._relays.joined(event.node_id, event.message.hint, through=self._relay_of(event.node_id)))
+                self.connections.joined(event.message)
 
     def _watch(self, event: Event, now_s: float) -> None:
         """What is seen of agents and steps beside the core."""
         if isinstance(event, FromAgent):
-            self._silence.heard(event.node_id, now_s=now_s)
+            self.silence.heard(event.node_id, now_s=now_s)
             if isinstance(event.message, Hello):
-                self._silence.speaks_through(event.node_id, self._relay_of(event.node_id))
+                self.silence.speaks_through(event.node_id, self.connections.relay_of(event.node_id))
             if isinstance(event.message, Heartbeat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s, wall_s=time.time())
-                self._steps.heard(event.message, now_s=self._silence.attended_s(now_s))
+                self._steps.heard(event.message, now_s=self.silence.attended_s(now_s))
                 self._stragglers.heard(event.message, now_s=now_s)
             elif isinstance(event.message, CallReport):
                 for asked in self._asked:
                     asked.heard(event.node_id, event.message)
             elif isinstance(event.message, Stopped):
-                self._silence.forget(event.node_id)
+                self.silence.forget(event.node_id)
         elif isinstance(event, NodesLost):
             for node_id in event.lost:
-                self._silence.forget(node_id)
-                self._relays.left(node_id)
-                if (relay := self._relay_streams.get(node_id)) is not None:
-                    self.relay_closed(relay)
+                self.silence.forget(node_id)
+                self.connections.lost(node_id)
 
     def _journal_asked(self, events: Sequence[Event], trouble: str) -> None:
         """What follows from whether what was written is on the disk now. `events`: that it was, if any; `trouble`: before it."""
@@ -380,15 +249,13 @@ class Runtime:
 
     def _look_at_the_clock(self) -> None:
         now_s = self._clock()
-        if now_s >= self._silence.next_check_s():
-            for relay_id in self._silence.silent_relays(now_s=now_s):
-                self.relay_closed(self._relay_streams[relay_id])
-            silent = {node_id: f"silent for {silent_s:.1f} s" for node_id, silent_s in self._silence.check(now_s=now_s)}
-            for stream in filter(None, [self._streams.pop(node_id, None) for node_id in silent]):
-                stream.close()
+        if now_s >= self.silence.next_check_s():
+            self.connections.relays_silent(self.silence.silent_relays(now_s=now_s))
+            silent = {node_id: f"silent for {silent_s:.1f} s" for node_id, silent_s in self.silence.check(now_s=now_s)}
+            self.connections.silent(silent)
             if silent:
                 self._handle(NodesLost(event_id=next(self._ids), lost=silent))
-        attended_s = self._silence.attended_s(now_s)
+        attended_s = self.silence.attended_s(now_s)
         state = self.job.state
         stall = self._steps.check(generation=stepping_generation(state), left=bool(state.failures.leavers), now_s=attended_s)
         if stall is not None:
@@ -412,47 +279,24 @@ class Runtime:
 
     def _next_deadline_s(self) -> float:
         deadline_s = self.job.next_deadline_s()
-        check_s = self._silence.next_check_s()
+        check_s = self.silence.next_check_s()
         return check_s if deadline_s is None else min(deadline_s, check_s)
-
-    def _heard_of(self, node_id: str) -> int:
-        """What waits for room on the disk may be lost with this process: agents are not told that it was heard."""
-        return 0 if self._journal.trouble else self.job.state.roster.nodes[node_id].session.heard
 
     def _acknowledge(self, events: Sequence[Event], *, all_streams: bool) -> None:
         """What has been acted on, and is on the disk. `all_streams`: what waited for room may be there now as well."""
         if self._journal.trouble:
             return
         said = [event.node_id for event in events if isinstance(event, FromAgent) and event.number]
-        for node_id in self._streams if all_streams else said:
-            if node_id in self._streams and node_id in self.job.state.roster.nodes:
-                self._streams[node_id].acted_on(self._heard_of(node_id))
-
-    def _send_to_all(self, body: bytes, number: int) -> None:
-        """To each agent on the stream on which it was welcomed; who is on the way to another one will be sent it there."""
-        for relay in self._relay_streams.values():
-            relay.send_to_all(body, number)
-        for node_id, stream in self._streams.items():
-            if stream.relay is None and stream.welcomed:
-                stream.send(body, number=number, heard=self._heard_of(node_id))
+        self.connections.acknowledge(None if all_streams else said)
 
     def _carry_out(self, commands: list[Command]) -> None:
         bodies: dict[int, bytes] = {}  # id of an order -> what is the same for all nodes that get it
         for command in commands:
             match command:
                 case SendOrder(node_id=node_id, order=order, number=number):
-                    stream = self._streams.get(node_id)
-                    if stream is None:  # its loss, or its return, is still to come
-                        continue
-                    if isinstance(order, Welcome):
-                        stream.welcomed = True
-                        stream.acted_on(self._heard_of(node_id))
-                    if stream.welcomed:
-                        if id(order) not in bodies:
-                            bodies[id(order)] = order_body(order)
-                        stream.send(bodies[id(order)], number=number, heard=self._heard_of(node_id))
+                    self.connections.send(node_id, order, number, bodies)
                 case SendToAll(order=order, number=number):
-                    self._send_to_all(order_body(order), number)
+                    self.connections.send_to_all(order, number)
                 case Note():
                     self.events.add(command)
                     if command.event in _RECOVERED and (ahead_s := self.pulse.clocks_that_differ_s()):
