@@ -163,13 +163,14 @@ class Connections:
 
     def members_live(self, relay: RelayStream, batch: FromGroup) -> None:
         """Heartbeats with nothing new in them but a step have come to the relay."""
-        now_s, heard, later = self._loop.now_s(), [], self._loop.pulse.later
-        for member, age_ms, step in zip(batch.living, batch.ages_ms, batch.steps, strict=True):
-            stream = relay.members.get(member)
-            if stream is not None and self._streams.get(stream.node_id) is stream:
+        now_s, heard, later, streams, members = self._loop.now_s(), [], self._loop.pulse.later, self._streams, relay.members
+        for member, age_ms, step in zip(batch.living, batch.ages_ms, batch.steps, strict=True):  # thousands in a second
+            stream = members.get(member)
+            if stream is not None and streams.get(node_id := stream.node_id) is stream:
                 stream.arriving = False
-                heard.append((stream.node_id, age_ms / 1e3))
-                later[stream.node_id] = now_s - age_ms / 1e3, step
+                ago_s = age_ms / 1e3
+                heard.append((node_id, ago_s))
+                later[node_id] = now_s - ago_s, step
         self._loop.silence.heard_by_relay(heard, now_s=now_s)
 
     def relays_silent(self, node_ids: Iterable[str]) -> None:

@@ -30,13 +30,16 @@ _STALE = 0.5  # of the timeout: a relay that is silent for longer explains the s
 
 @dataclass(slots=True)
 class _Pauses:
-    """One node's. `longest`: (when it ended, pause), falling: the first is the longest of the last minute."""
+    """One node's. `longest`: (when it ended, pause) of those that count, falling: the first is the longest of the last minute."""
 
     heard_s: float
     longest: deque[tuple[float, float]] = field(default_factory=deque)
 
-    def heard(self, now_s: float) -> None:
+    def heard(self, now_s: float, *, counts_from_s: float) -> None:
+        """A pause that is shorter than `counts_from_s` changes nothing."""
         pause_s, self.heard_s = now_s - self.heard_s, now_s
+        if pause_s < counts_from_s:
+            return
         while self.longest and self.longest[-1][1] <= pause_s:
             self.longest.pop()
         self.longest.append((now_s, pause_s))
@@ -60,6 +63,7 @@ class HeartbeatMonitor:
         self._due_s = now_s + self.interval_s
         self._over_s = math.inf  # when the next node's time is over, if that is before the next check
         self._now_s = now_s
+        self._counts_from_s = timeout_s / _MARGIN  # a pause
 
     def heard(self, node_id: str, *, now_s: float, ago_s: float = 0.0) -> None:
         """Any message of the node counts, not only heartbeats. `ago_s`: since its relay has heard it."""
@@ -69,17 +73,20 @@ class HeartbeatMonitor:
         if known is None:
             self._nodes[node_id] = _Pauses(at_s)
         elif not ago_s or at_s > known.heard_s:
-            known.heard(at_s)
+            known.heard(at_s, counts_from_s=self._counts_from_s)
 
     def heard_by_relay(self, nodes: Iterable[tuple[str, float]], *, now_s: float) -> None:
         """(node, seconds since its relay has heard it) of each."""
-        attended_s = self.attended_s(now_s)
-        for node_id, ago_s in nodes:
+        attended_s, counts_from_s = self.attended_s(now_s), self._counts_from_s
+        for node_id, ago_s in nodes:  # thousands in a second
             known = self._nodes.get(node_id)
             if known is None or node_id in self._expected:
                 self.heard(node_id, now_s=now_s, ago_s=ago_s)
-            elif attended_s - ago_s > known.heard_s:
-                known.heard(attended_s - ago_s)
+            elif (at_s := attended_s - ago_s) > known.heard_s:
+                if at_s - known.heard_s < counts_from_s:
+                    known.heard_s = at_s
+                else:
+                    known.heard(at_s, counts_from_s=counts_from_s)
 
     def expect(self, node_id: str, *, now_s: float, within_s: float) -> None:
         """A node that is known to a new supervisor has this long to come back before its silence counts."""

@@ -4,6 +4,7 @@ A seat is a node rank: rank r lives on the node in seat r // nproc_per_node. A n
 it is excluded: the job goes on without its ranks.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -290,8 +291,10 @@ class Roster:
     def spreads(self, seat: int, config: JobConfig) -> dict[str, int]:
         """Returns, of each spare, how many whole domains may be lost once it has that seat; {} where no domain is known."""
         domains = {node_id: node.domain for node_id, node in self.nodes.items() if node.domain}
+        if not domains:
+            return {}
         others = [node_id for at, node_id in enumerate(self.seats) if node_id is not None and at != seat]
-        spares = self.spares() if domains else []
+        spares = self.spares()
         of = {each.domain: each.node_id for each in spares}  # one of each domain stands for all
         found = {domain: min(config.replicas, spread_of([*others, node_id], domains)) for domain, node_id in of.items()}
         return {each.node_id: found[each.domain] for each in spares}
@@ -350,5 +353,5 @@ def choose_spare(
         elif spreads.get(first, 0) > min(spreads.values(), default=0):
             why = "is not of a domain that has too many nodes"
         return first, f"{first} {why}"
-    counts = {role: sum(node.role is role for node in nodes.values()) for role in NodeRole}
-    return None, f"no spare is left ({', '.join(f'{count} {role}' for role, count in counts.items() if count)})"
+    counts = Counter(node.role for node in nodes.values())
+    return None, f"no spare is left ({', '.join(f'{counts[role]} {role}' for role in NodeRole if counts[role])})"

@@ -49,6 +49,8 @@ def fill_seats(state: JobState, reason: str, *, now_s: float) -> bool:
         elif state.config.on_exhausted is OnExhausted.ABORT:
             state.end(1, f"{reason}; {why} (--on-exhausted abort)", now_s=now_s)
             return False
+        else:  # nor is there one for the other seats, of which there may be thousands
+            break
     return True
 
 
@@ -56,7 +58,7 @@ def _faulty_again(state: JobState) -> Node | None:
     """Returns a node that has given up its ranks for failing too often, and lives: it comes before waiting for nobody."""
     if state.config.on_exhausted is not OnExhausted.WAIT:
         return None
-    faulty = [node for node in state.roster.live() if node.role is NodeRole.FAULTY and node.gave_up]
+    faulty = (node for node in state.roster.nodes.values() if node.role is NodeRole.FAULTY and node.gave_up and node.live)
     return min(faulty, key=lambda node: node.index, default=None)
 
 

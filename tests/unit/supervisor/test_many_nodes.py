@@ -11,7 +11,7 @@ from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.relays import GROUP, Relays
 
 NODES = 16_384
-_LOST = 40
+_LOST = 2000
 _STEP = 5
 
 
