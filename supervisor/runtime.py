@@ -1,6 +1,6 @@
 """The one loop: events in, the core asked, the journal written, the commands carried out, one timer set anew.
 
-gRPC handlers (service.py) only convert, enqueue and answer; connections.py knows who is connected; nothing but this loop touches
+gRPC handlers (service.py) only convert, enqueue and answer; attendance.py knows who is connected; nothing but this loop touches
 the core. What has come meanwhile is handled together: a storm of agents waits for the disk once and not thousands of times.
 """
 
@@ -25,7 +25,7 @@ from deadpool.proto.messages import (
 )
 from deadpool.proto.messages.status import Diagnosis, JobStatus
 from deadpool.proto.terms import SUPERSEDED
-from deadpool.supervisor.connections import Connections
+from deadpool.supervisor.attendance import Attendance
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.failures.hang import StepWatch
 from deadpool.supervisor.failures.hang_inquiry import stepping_generation
@@ -86,7 +86,7 @@ class Runtime:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0  # what it is set to, by the job's clock
         self._ids = itertools.count(self._past.last_event_id + 1)
-        self.connections = Connections(self, relay_above=config.relay_above)
+        self.attendance = Attendance(self, relay_above=config.relay_above)
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._asked: list[CallsQuestion] = []
         self._exit_code: int | None = None
@@ -99,7 +99,7 @@ class Runtime:
             self._exit_code = SUPERSEDED
         assert self._exit_code is not None
         self.events.close()
-        self.connections.close()
+        self.attendance.close()
         return self._exit_code
 
     def _begin_term(self) -> None:
@@ -139,7 +139,7 @@ class Runtime:
         self._timer = None
         self._alarm.set()
 
-    # ------------------------------------------------------------ for connections.py
+    # ------------------------------------------------------------ for attendance.py
 
     def now_s(self) -> float:
         return self._clock()
@@ -179,10 +179,10 @@ class Runtime:
     async def diagnose(self) -> Diagnosis:
         """Asks all members what their ranks are in, and returns what has been answered within a few seconds."""
         generation = self.job.state.generation
-        members = {node.node_id for node in self.job.state.roster.members() if node.node_id in self.connections}
+        members = {node.node_id for node in self.job.state.roster.members() if node.node_id in self.attendance}
         asked = CallsQuestion(generation, members)
         self._asked.append(asked)
-        self.connections.ask(members, ReportCalls(generation=generation))
+        self.attendance.ask(members, ReportCalls(generation=generation))
         try:
             return await asked.diagnosis()
         finally:
@@ -214,14 +214,14 @@ class Runtime:
         self._carry_out(commands)
         for event in events:
             if isinstance(event, FromAgent) and isinstance(event.message, Hello):  # Welcome is on its way
-                self.connections.joined(event.message)
+                self.attendance.joined(event.message)
 
     def _watch(self, event: Event, now_s: float) -> None:
         """What is seen of agents and steps beside the core."""
         if isinstance(event, FromAgent):
             self.silence.heard(event.node_id, now_s=now_s)
             if isinstance(event.message, Hello):
-                self.silence.speaks_through(event.node_id, self.connections.relay_of(event.node_id))
+                self.silence.speaks_through(event.node_id, self.attendance.relay_of(event.node_id))
             if isinstance(event.message, Heartbeat):
                 self.pulse.heard(event.node_id, event.message, now_s=now_s, wall_s=time.time())
                 self._steps.heard(event.message, now_s=self.silence.attended_s(now_s))
@@ -234,7 +234,7 @@ class Runtime:
         elif isinstance(event, NodesLost):
             for node_id in event.lost:
                 self.silence.forget(node_id)
-                self.connections.lost(node_id)
+                self.attendance.lost(node_id)
 
     def _journal_asked(self, events: Sequence[Event], trouble: str) -> None:
         """What follows from whether what was written is on the disk now. `events`: that it was, if any; `trouble`: before it."""
@@ -250,9 +250,9 @@ class Runtime:
     def _look_at_the_clock(self) -> None:
         now_s = self._clock()
         if now_s >= self.silence.next_check_s():
-            self.connections.relays_silent(self.silence.silent_relays(now_s=now_s))
+            self.attendance.relays_silent(self.silence.silent_relays(now_s=now_s))
             silent = {node_id: f"silent for {silent_s:.1f} s" for node_id, silent_s in self.silence.check(now_s=now_s)}
-            self.connections.silent(silent)
+            self.attendance.silent(silent)
             if silent:
                 self._handle(NodesLost(event_id=next(self._ids), lost=silent))
         attended_s = self.silence.attended_s(now_s)
@@ -287,16 +287,16 @@ class Runtime:
         if self._journal.trouble:
             return
         said = [event.node_id for event in events if isinstance(event, FromAgent) and event.number]
-        self.connections.acknowledge(None if all_streams else said)
+        self.attendance.acknowledge(None if all_streams else said)
 
     def _carry_out(self, commands: list[Command]) -> None:
         bodies: dict[int, bytes] = {}  # id of an order -> what is the same for all nodes that get it
         for command in commands:
             match command:
                 case SendOrder(node_id=node_id, order=order, number=number):
-                    self.connections.send(node_id, order, number, bodies)
+                    self.attendance.send(node_id, order, number, bodies)
                 case SendToAll(order=order, number=number):
-                    self.connections.send_to_all(order, number)
+                    self.attendance.send_to_all(order, number)
                 case Note():
                     self.events.add(command)
                     if command.event in _RECOVERED and (ahead_s := self.pulse.clocks_that_differ_s()):

@@ -77,14 +77,14 @@ class SupervisorService:
                 tell(f"deadpool: refused: {reason}")
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
             return
-        stream = self._runtime.connections.attend(first)
+        stream = self._runtime.attendance.attend(first)
         reader = asyncio.create_task(self._read(stream, request_iterator))
         try:
             while (order := await stream.orders.get()) is not None:
                 yield order
         finally:
             reader.cancel()
-            self._runtime.connections.stream_closed(stream, "its stream was closed")
+            self._runtime.attendance.stream_closed(stream, "its stream was closed")
 
     async def Relay(self, request_iterator: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
         """A relay's stream for its group."""
@@ -94,40 +94,40 @@ class SupervisorService:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a relay's stream begins with its name")
             return
         relay = RelayStream(first.node_id)
-        self._runtime.connections.relay_opened(relay, first.door)
+        self._runtime.attendance.relay_opened(relay, first.door)
         reader = asyncio.create_task(self._read_group(relay, request_iterator))
         try:
             while (told := await relay.next()) is not None:
                 yield convert.encode(told).SerializeToString()
         finally:
             reader.cancel()
-            self._runtime.connections.relay_closed(relay)
+            self._runtime.attendance.relay_closed(relay)
 
     async def _read_group(self, relay: RelayStream, batches: AsyncIterator[bytes]) -> None:
         try:
             async for data in batches:
-                if not self._runtime.connections.relay_lives(relay):
+                if not self._runtime.attendance.relay_lives(relay):
                     return
                 batch: FromGroup = convert.decode(agent_pb2.FromGroup.FromString(data))
                 for said in batch.said:
                     self._said(relay, said)
-                self._runtime.connections.members_live(relay, batch)
+                self._runtime.attendance.members_live(relay, batch)
         except (grpc.RpcError, ProtocolError, DecodeError) as error:
             tell(f"deadpool: the stream of {relay.node_id} for its group broke: {error}")
-        self._runtime.connections.relay_closed(relay)
+        self._runtime.attendance.relay_closed(relay)
 
     def _said(self, relay: RelayStream, said: Said) -> None:
         if said.closed:
             if (ended := relay.left(said.member)) is not None:
-                self._runtime.connections.stream_closed(ended, "its stream was closed")
+                self._runtime.attendance.stream_closed(ended, "its stream was closed")
             return
         stream = relay.members.get(said.member)
         wire = agent_pb2.AgentMessage.FromString(said.message)
         message = convert.decode_agent_message(wire)
         if stream is not None:
-            self._runtime.connections.heard(stream, message, wire.number, said.message)
+            self._runtime.attendance.heard(stream, message, wire.number, said.message)
         elif isinstance(message, Hello) and not refusal(message.node_id, message.version):
-            self._runtime.connections.attend(message, relay, said.member)
+            self._runtime.attendance.attend(message, relay, said.member)
 
     async def _read(self, stream: Stream, messages: AsyncIterator[bytes]) -> None:
         """Ends with the agent's side of the stream, however that ends; the loss is reported immediately."""
@@ -135,10 +135,10 @@ class SupervisorService:
         try:
             async for data in messages:
                 wire = agent_pb2.AgentMessage.FromString(data)
-                self._runtime.connections.heard(stream, convert.decode_agent_message(wire), wire.number, data)
+                self._runtime.attendance.heard(stream, convert.decode_agent_message(wire), wire.number, data)
         except (grpc.RpcError, ProtocolError, DecodeError) as error:
             reason = f"its stream broke: {error}"
-        self._runtime.connections.stream_closed(stream, reason)
+        self._runtime.attendance.stream_closed(stream, reason)
         stream.close()
 
 
@@ -161,7 +161,7 @@ class StatusService(status_pb2_grpc.StatusServicer):
 
     async def Drain(self, request: status_pb2.DrainRequest, context: _Context) -> status_pb2.Done:
         if request.gone:
-            error = self._runtime.connections.give_up(request.node, request.reason)
+            error = self._runtime.attendance.give_up(request.node, request.reason)
         else:
             error = await self._runtime.drain(request.node, request.reason, undo=request.undo)
         done: status_pb2.Done = convert.encode(Done(error=error))

@@ -20,6 +20,7 @@ from deadpool.supervisor.recovery.planning import nothing_can_be_committed, plan
 from deadpool.supervisor.recovery.running import lap, runs
 from deadpool.supervisor.recovery.seats import fill_seats
 
+STORM_SEATS = 8  # while so many have no node in sight, whoever comes waits for others: each generation is an order to all nodes
 _AFTER = {Stage.REFORM: Stage.RESTORE, Stage.RESTORE: Stage.FIRST_STEP}
 
 
@@ -178,7 +179,8 @@ def node_available(state: JobState, node_id: str, *, now_s: float) -> None:
     if state.roster.nodes[node_id].role is not NodeRole.SPARE or fresh_start.grow(state, node_id, now_s=now_s):
         return
     attempt, story = state.recovery.attempt, state.recovery.story
-    if attempt is None or not state.roster.vacancies():
+    wanted = len(state.roster.vacancies()) if attempt is not None else 0
+    if attempt is None or not wanted or wanted - len(state.roster.spares()) >= STORM_SEATS:
         return
     if story is not None:
         story.lap("decide", now_s)

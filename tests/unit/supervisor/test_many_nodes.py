@@ -8,10 +8,11 @@ from deadpool.supervisor.deadlines import deadlines
 from deadpool.supervisor.model.commands import SendOrder, SendToAll
 from deadpool.supervisor.model.events import NodesLost
 from deadpool.supervisor.model.phase import Phase
+from deadpool.supervisor.recovery.protocol import STORM_SEATS
 from deadpool.supervisor.relays import GROUP, Relays
 
 NODES = 16_384
-_LOST = 2000
+_LOST = 1000
 _STEP = 5
 
 
@@ -60,6 +61,10 @@ def test_a_node_of_16384_is_lost() -> None:
     (order,) = [each.order for each in commands if isinstance(each, SendOrder | SendToAll)]  # one for all, and one generation
     assert isinstance(order, messages.Quiesce)
     assert scene.state.generation == 3
+    for node_id in silent:
+        scene.hello(int(node_id.removeprefix("node")))
+    assert not scene.state.roster.vacancies()
+    assert scene.state.generation == 3 + STORM_SEATS  # not one for each that comes back
 
 
 def test_16384_agents_find_their_relays_and_another_one_when_theirs_is_lost() -> None:

@@ -62,7 +62,7 @@ def run(
         names.extend(name for name, _ in runtime.events.counts)
         runtime.stop("the test is over", 0)
         for node in range(2):
-            runtime.connections.stream_closed(runtime.connections.attend(hello(node, 9)), "its stream was closed")
+            runtime.attendance.stream_closed(runtime.attendance.attend(hello(node, 9)), "its stream was closed")
         await loop
 
     names: list[str] = []
@@ -76,15 +76,15 @@ def test_an_agent_that_leaves_a_relay_where_nobody_welcomed_it_may_be_on_its_way
     """The supervisor was away, and finds that the agent went to the relay, left it, and comes by itself once more."""
 
     async def happens(runtime: Runtime) -> None:
-        runtime.connections.attend(hello(0, 1))
-        runtime.connections.attend(hello(1, 1))
+        runtime.attendance.attend(hello(0, 1))
+        runtime.attendance.attend(hello(1, 1))
         relay = RelayStream("node0")
-        runtime.connections.relay_opened(relay, "door")
-        behind: Stream = runtime.connections.attend(hello(1, 2, moves=True), relay, 1)
+        runtime.attendance.relay_opened(relay, "door")
+        behind: Stream = runtime.attendance.attend(hello(1, 2, moves=True), relay, 1)
         if said:
-            runtime.connections.heard(behind, Heartbeat(generation=0))
-        runtime.connections.stream_closed(behind, "its stream was closed")
-        runtime.connections.attend(hello(1, 3, moves=True))
+            runtime.attendance.heard(behind, Heartbeat(generation=0))
+        runtime.attendance.stream_closed(behind, "its stream was closed")
+        runtime.attendance.attend(hello(1, 3, moves=True))
 
     assert ("node_lost" in run(tmp_path, happens)) is said
 
@@ -94,15 +94,15 @@ def test_an_order_for_everybody_is_handed_to_a_relay_once(tmp_path: Path) -> Non
     told: list[Told] = []
 
     async def happens(runtime: Runtime) -> None:
-        runtime.connections.attend(hello(0, 1))
+        runtime.attendance.attend(hello(0, 1))
         relay = RelayStream("node0")
-        runtime.connections.relay_opened(relay, "door")
-        runtime.connections.attend(hello(1, 1), relay, 1)
+        runtime.attendance.relay_opened(relay, "door")
+        runtime.attendance.attend(hello(1, 1), relay, 1)
         await rounds()
         told.extend(await told_to(relay))
         injecting = asyncio.create_task(runtime.inject("kill-rank", 0, 1000))
         await asyncio.sleep(0)  # it is asked for, and has not been looked at
-        runtime.connections.attend(hello(1, 2), relay, 2)
+        runtime.attendance.attend(hello(1, 2), relay, 2)
         await injecting
         told.extend(await told_to(relay))
         await runtime.inject("kill-rank", 0, 1001)
@@ -118,14 +118,14 @@ def test_a_relay_that_was_given_up_and_still_speaks_is_not_heard(tmp_path: Path)
     """Its last words may have been on their way: it would be found silent later on, and be nowhere."""
 
     async def happens(runtime: Runtime) -> None:
-        runtime.connections.attend(hello(0, 1))
+        runtime.attendance.attend(hello(0, 1))
         relay, newer = RelayStream("node0"), RelayStream("node0")
-        runtime.connections.relay_opened(relay, "door")
-        assert runtime.connections.relay_lives(relay)
-        runtime.connections.relay_opened(newer, "door")
-        assert not runtime.connections.relay_lives(relay)
-        runtime.connections.relay_closed(newer)
-        assert not runtime.connections.relay_lives(newer)
+        runtime.attendance.relay_opened(relay, "door")
+        assert runtime.attendance.relay_lives(relay)
+        runtime.attendance.relay_opened(newer, "door")
+        assert not runtime.attendance.relay_lives(relay)
+        runtime.attendance.relay_closed(newer)
+        assert not runtime.attendance.relay_lives(newer)
         clock.now_s += 100.0  # all are silent
 
     clock = Clock()
@@ -138,15 +138,15 @@ def test_agents_hear_of_what_is_on_the_disk_alone(tmp_path: Path) -> None:
     async def happens(runtime: Runtime) -> None:
         async def order(number: int) -> None:
             if number:
-                runtime.connections.heard(behind, HostTrouble(kind="log-disk", text=""), number=number)
+                runtime.attendance.heard(behind, HostTrouble(kind="log-disk", text=""), number=number)
             await rounds()
             await runtime.inject("kill-rank", 0, 1000)
             heard.extend(each.heard for each in await told_to(relay) if not each.closed)
 
-        runtime.connections.attend(hello(0, 1))
+        runtime.attendance.attend(hello(0, 1))
         relay = RelayStream("node0")
-        runtime.connections.relay_opened(relay, "door")
-        behind: Stream = runtime.connections.attend(hello(1, 1), relay, 1)
+        runtime.attendance.relay_opened(relay, "door")
+        behind: Stream = runtime.attendance.attend(hello(1, 1), relay, 1)
         await rounds()
         await told_to(relay)
         await order(1)
@@ -182,18 +182,18 @@ def test_a_journal_that_cannot_be_written_is_noted_and_its_end_is(tmp_path: Path
         async def write(at: str, number: int) -> None:
             job.due = at == "deadline"
             if at == "message":
-                runtime.connections.heard(behind, HostTrouble(kind="log-disk", text=""), number=number)
+                runtime.attendance.heard(behind, HostTrouble(kind="log-disk", text=""), number=number)
             else:
-                runtime.connections.heard(behind, Heartbeat(generation=0))  # nothing is written for it; the clock is looked at
+                runtime.attendance.heard(behind, Heartbeat(generation=0))  # nothing is written for it; the clock is looked at
             await rounds()
 
         relay = RelayStream("node0")
-        runtime.connections.relay_opened(relay, "door")
-        behind: Stream = runtime.connections.attend(hello(0, 1), relay, 1)
+        runtime.attendance.relay_opened(relay, "door")
+        behind: Stream = runtime.attendance.attend(hello(0, 1), relay, 1)
         await rounds()
         Disk.full = True
         await write(full_at, 1)
-        runtime.connections.heard(behind, HostTrouble(kind="log-disk", text=""), number=2)
+        runtime.attendance.heard(behind, HostTrouble(kind="log-disk", text=""), number=2)
         await rounds()
         assert relay.heard == {1: 0}
         Disk.full = False

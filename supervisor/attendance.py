@@ -23,7 +23,7 @@ from deadpool.supervisor.streams import RelayStream, Stream
 
 
 class Loop(Protocol):
-    """What connections need of the runtime."""
+    """What it needs of the runtime."""
 
     job: Job
     pulse: Pulse
@@ -40,7 +40,7 @@ class Loop(Protocol):
         """Returns the number of the agent's newest message that was acted on and is on the disk; 0 while that is not sure."""
 
 
-class Connections:
+class Attendance:
     """`relay_above`: so many agents speak for themselves."""
 
     def __init__(self, loop: Loop, *, relay_above: int) -> None:
