@@ -15,6 +15,7 @@ from deadpool.proto.messages import NO_STEP
 from deadpool.supervisor.core import Job
 from deadpool.supervisor.model.phase import Phase
 from deadpool.supervisor.model.timeline import Stage
+from deadpool.supervisor.recovery import protocol
 
 _FEW = 10  # nodes: no job here has so many
 _STAGED = 0.3  # of the runs: their recoveries are hit in a given stage
@@ -71,6 +72,7 @@ class Run:
             place_replicas=random.Random(f"places {seed}").choice([Places.RING, Places.RING, Places.SPARES, Places.BOTH]),
             topology=_racks(random.Random(f"racks {seed}")),
         )
+        protocol.STORM_SEATS = random.Random(f"storm {seed}").choice([1, 2, 8, 8])  # no job here has so many seats as a storm
         self.until = shape.randint(4, 10)
         excluding = random.Random(f"exclude {seed}") if self.config.on_loss is OnLoss.EXCLUDE else None
         self.until += excluding.randint(0, 20) if excluding is not None else 0
