@@ -145,7 +145,9 @@ def test_a_node_lost_while_the_script_still_imports_is_replaced(launcher: Launch
     script, imported = tmp_path / "slow_import.py", tmp_path / "imported"
     script.write_text(
         "import os, sys, time\nfrom pathlib import Path\nprint('imports', flush=True)\n"
-        "while not Path(sys.argv[1]).exists():\n    time.sleep(0.05)\nimport deadpool\nrun = deadpool.join()\n"
+        "while not Path(sys.argv[1]).exists():\n    time.sleep(0.05)\n"
+        "import deadpool, torch\nrun = deadpool.join()\n"
+        "torch.distributed.barrier()  # neither ends while the other still connects to it\n"
         "print('joined', run.rank, os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
     )
     job = launcher.start("--nnodes", "2", "--spares", "1", str(script), str(imported))

@@ -12,7 +12,7 @@ from deadpool.supervisor.recovery.protocol import STORM_SEATS
 from deadpool.supervisor.relays import GROUP, Relays
 
 NODES = 16_384
-_LOST = 1000
+_LOST = 300
 _STEP = 5
 
 

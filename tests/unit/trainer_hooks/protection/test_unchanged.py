@@ -23,6 +23,7 @@ from deadpool.proto.messages import NO_STEP, Endpoint, SlotKind, Source, SourceK
 from deadpool.proto.secret import make_token
 from deadpool.proto.vault.layout import SLOT_NAMES, TURNS, reserve, slot_path
 from deadpool.proto.vault.slots import StateId
+from deadpool.trainer_hooks.protection import lanes
 from deadpool.trainer_hooks.protection.boundary import Boundary, Captured
 from deadpool.trainer_hooks.protection.commit import CommitBoard
 from deadpool.trainer_hooks.protection.copy_engine import CpuEngine
@@ -42,12 +43,17 @@ from deadpool.trainer_hooks.protection.verify import Verdict
 from deadpool.trainer_hooks.state.training_state import TrainingState
 
 TOKEN = make_token()
-LARGE, SMALL = 600_000, 50  # numbers in a tensor: copied in steps, and together with others; more than WORTH_BYTES in all
+LARGE, SMALL = 300_000, 50  # numbers in a tensor: copied in steps, and together with others; more than STREAMED_BYTES in all
 LANES = 3
 FOREACH, FUSED = ({"foreach": True}, {"fused": True})
 SEVERAL = 3  # connections
 ANY_WAY = pytest.mark.parametrize("way", [Transport.TCP, Transport.MPI, SEVERAL])
 Way = Transport | int
+
+
+@pytest.fixture(autouse=True)
+def by_several_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "WORTH_BYTES", 1 << 20)
 
 
 class Interrupted(CpuEngine):
