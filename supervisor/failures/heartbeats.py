@@ -83,10 +83,7 @@ class HeartbeatMonitor:
             if known is None or node_id in self._expected:
                 self.heard(node_id, now_s=now_s, ago_s=ago_s)
             elif (at_s := attended_s - ago_s) > known.heard_s:
-                if at_s - known.heard_s < counts_from_s:
-                    known.heard_s = at_s
-                else:
-                    known.heard(at_s, counts_from_s=counts_from_s)
+                known.heard(at_s, counts_from_s=counts_from_s)
 
     def expect(self, node_id: str, *, now_s: float, within_s: float) -> None:
         """A node that is known to a new supervisor has this long to come back before its silence counts."""

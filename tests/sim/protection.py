@@ -1,5 +1,6 @@
 """A simulated rank's protect thread, in virtual time: copy, compare, replicate, announce (protection/pipeline.py)."""
 
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from sim.node import SimNode
     from sim.rank import SimRank
 
+_LATE = 0.2  # of the verdicts: a rank looks for them when it has looked in vain before
+_LOOK_S = 0.2  # so much later (protection/looks.py)
+
 
 class SimProtection:
     """`done_step`: committed or refused. `copying`: a copy of the live state is under way. `apart`: what this rank
@@ -30,6 +34,7 @@ class SimProtection:
         self.copying = self.apart = False
         self._said_generation = 1
         self._unprotected = False
+        self._looks = random.Random(f"looks {rank.number} {rank.pid}")
         self._sealed: Sealed | None = None  # the state in hand, once it is copied
         self.begin(0)
 
@@ -233,7 +238,8 @@ class SimProtection:
         self.node.write_checkpoint(generation, contents.pop())
         interval = max(self.truth.groups(generation).wishes[step])
         for each in self._everyone(generation):
-            self.world.at(self.world.between(0.001, 0.05), each.commit_known, generation, step, interval)
+            late_s = _LOOK_S if self._looks.random() < _LATE else 0.0
+            self.world.at(late_s + self.world.between(0.001, 0.05), each.commit_known, generation, step, interval)
 
     def parted(self, generation: int, step: int, alike: bool) -> None:
         """As Protector._protect_apart: the same state is sealed, sent and announced again."""

@@ -24,8 +24,8 @@ class SimRank:
         self.node = node
         self.world = node.world
         self.truth = node.truth
-        self.number = number
-        self.pid = pid
+        self.number: int = number
+        self.pid: int = pid
         self.alive = True
         self.frozen = False
         self.hung = False  # its main thread does nothing any more
